@@ -37,7 +37,7 @@ NEXT: list[tuple[str, dict[str, Any]]] = [
     ("steps", {"layer": 14, "head": 3}),
     ("mask", {"layer": 14, "head": 3}),
     ("next", {"temperature": 0.7}),
-    ("lens", {}),
+    ("logit_lens", {}),
     ("embeddings", {}),
     ("rollout", {}),
 ]

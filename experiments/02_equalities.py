@@ -69,7 +69,8 @@ def patches(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 
 
 def set_by_hand(kernel: Tensor, bias: Tensor) -> tuple[Attention, RelativeGrid]:
-    """An attention of nine heads and relative positions that do what a 3×3 convolution with this kernel [D_OUT, D_IN, 3, 3] does."""
+    """Attention of nine heads with relative positions that does what a 3×3 convolution does with this kernel
+    [D_OUT, D_IN, 3, 3]."""
     config = AttentionConfig(d_query=D_IN, n_heads=9, d_qk=9, d_value=9 * D_IN, d_out=D_OUT, bias=False)
     part, positions = Attention(config).to(kernel.dtype), RelativeGrid(ROWS, COLUMNS, 9).to(kernel.dtype)
     initialize(part, InitConfig())

@@ -7,8 +7,8 @@
 
 Weights go to bfloat16 or to 8 bits; a model with a `base` in its notes keeps only what differs from that. What people
 must know stands in notes/NAME.toml, written by hand, with the `settings` of the task that its folder is to have, and
-`test`: the score on rows that neither trained the model nor chose its checkpoint ("accuracy 0.9 on …"), true if the
-rows of `--eval` are such rows, false if there are none. `half`: the score on a fixed half of the rows that chose it
+`test`: the score on rows not used for training or checkpoint selection ("accuracy 0.9 on …"), true if the
+rows of `--eval` are such rows, false if there are none. `half`: the score on a fixed half of the rows that selected it
 (models/halves.py). Command, time, energy and figures come from the run itself;
 `--eval` measures the original and the packed model, and both must agree.
 """
@@ -45,11 +45,12 @@ HOME = HERE / "src" / pretrained.PACKAGE
 NOTES = HERE / "notes"
 LARGEST, ALL = 24_000_000, 140_000_000  # bytes: of a model, and of all
 FORMS = {"bf16": "bfloat16", "int8": "8 bits a number, with a scale for each row", "float32": "float32"}
-NEEDED = ("task", "about", "use", "not_for", "data", "failures", "test", "chosen")
-UNTESTED = "none. All rows at hand trained the model or chose its checkpoint; its score on new data is not known."
+NEEDED = ("task", "description", "use", "not_for", "data", "failures", "test", "selection")
+SELECTED = " (used for checkpoint selection)"
+UNTESTED = "none. All evaluated rows were used for training or checkpoint selection."
 HALF = (
-    "This checkpoint was chosen before there were halves, by both, so that score is as optimistic as that on all rows;"
-    " a model that is trained again is chosen by the other half (models/halves.py)."
+    "This checkpoint was selected on both halves, so this score is as optimistic as the one on all rows; a model that"
+    " is trained again is selected on the other half (models/halves.py)."
 )
 TOY = "**A toy**: it shows how the method works; its answers are often wrong."
 MADE = "How it was made"  # a heading
@@ -250,7 +251,7 @@ def by_hand(name: str, notes: dict[str, Any], facts: str) -> list[str]:
     """The part of a card that the notes determine, down to how the model was made."""
     example_from = [f"The example in this folder: {notes['example_from']}."] if "example_from" in notes else []
     return [
-        f"# {name}: {notes['about']}",
+        f"# {name}: {notes['description']}",
         "",
         facts,
         *(["", TOY] if notes.get("toy") else []),
@@ -262,16 +263,16 @@ def by_hand(name: str, notes: dict[str, Any], facts: str) -> list[str]:
 
 
 def judged(notes: dict[str, Any]) -> list[str]:
-    """The score on rows that chose nothing, what chose the checkpoint, and more scores."""
+    """The held-out score, how the checkpoint was selected, and more scores."""
     test = notes["test"]
     tested = f"{test}." if isinstance(test, str) else "the rows below." if test else UNTESTED
     half = [f"A fixed half of those rows: {notes['half']}. {HALF}", ""] if "half" in notes else []
     elsewhere = [f"- {one}" for one in notes.get("elsewhere", [])]
-    return [f"Test (chose nothing): {tested}", "", notes["chosen"], "", *half, *elsewhere, *([""] if elsewhere else [])]
+    return [f"Test: {tested}", "", notes["selection"], "", *half, *elsewhere, *([""] if elsewhere else [])]
 
 
 def listed_score(notes: dict[str, Any], card: str) -> str:
-    """The score that `anyformer models` shows: on rows that chose nothing, else the first of the card, marked."""
+    """The score that `anyformer models` shows: on held-out rows, else the first score of the card, marked."""
     if isinstance(notes["test"], str):
         return str(notes["test"])
     if "half" in notes:
@@ -279,7 +280,9 @@ def listed_score(notes: dict[str, Any], card: str) -> str:
     found = re.search(r"^(.*), [\d,]+ rows \((\w+) .*\n\n(?: .*\n)*? +\2 +(\S+)$", card, re.M)
     if found is None:
         return ""
-    return f"{found[2]} {float(found[3]):.4g} on {found[1]}" + ("" if notes["test"] else ", which chose it")
+    return f"{found[2]} {float(found[3]):.4g} on {found[1]}" + (
+        "" if notes["test"] else " (used for checkpoint selection)"
+    )
 
 
 def rewrite_cards(home: Path = HOME, notes: Path = NOTES) -> None:
@@ -291,6 +294,7 @@ def rewrite_cards(home: Path = HOME, notes: Path = NOTES) -> None:
         said = read_notes(Order(Path(), row["name"], notes=notes))
         text = rewritten(card.read_text(encoding="utf-8"), row["name"], said)
         card.write_text(text, encoding="utf-8")
+        row["description"] = said["description"]
         row["score"] = listed_score(said, text)
         row["files"][pretrained.CARD] = {"bytes": card.stat().st_size, "sha256": pretrained.digest(card)}
     write_table(path, rows)
@@ -335,7 +339,7 @@ def summary(run: Path) -> list[str]:
     report = run / "report.html"
     found = re.search(r"<pre>(.*?)</pre>", report.read_text(encoding="utf-8"), re.S) if report.is_file() else None
     if found is None:
-        raise FolderError(f"{run} has no report.html, so nobody knows what the run took.")
+        raise FolderError(f"{run} has no report.html, so its time and energy are unknown.")
     lines = html.unescape(found[1]).splitlines()
     return [f"- {line.strip()}" for line in lines if line and not line.startswith((" ", "use it"))]
 
@@ -370,7 +374,7 @@ def enter(order: Order, notes: dict[str, Any], model: Model, card: str, folder: 
     row = {
         "name": order.name,
         "task": notes["task"],
-        "about": notes["about"],
+        "description": notes["description"],
         "parameters": count(model),
         "score": listed_score(notes, card),
         "default": bool(notes.get("default", False)),

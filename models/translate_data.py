@@ -35,7 +35,7 @@ from anyformer.tokenizers.components import add_frame
 from anyformer.tokenizers.train import END, SPECIAL
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-NEIGHBOURS = "qwertyuiop asdfghjkl zxcvbnm"
+NEIGHBORS = "qwertyuiop asdfghjkl zxcvbnm"
 
 
 def plain(text: str) -> str:
@@ -120,8 +120,8 @@ def slip(source: str, chance: random.Random) -> str:
         elif kind < 0.8:
             word = word[:at] + word[at] + word[at:]
         else:
-            near = NEIGHBOURS.find(word[at].lower())
-            word = word[:at] + (NEIGHBOURS[near + 1 : near + 2].strip() or "e") + word[at + 1 :]
+            near = NEIGHBORS.find(word[at].lower())
+            word = word[:at] + (NEIGHBORS[near + 1 : near + 2].strip() or "e") + word[at + 1 :]
         parts[i] = word
     return " ".join(parts)
 

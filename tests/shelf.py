@@ -12,7 +12,7 @@ import anyformer as af
 ROOT = Path(__file__).parents[1]
 NOTES = """
 task = "{task}"
-about = "for a test"
+description = "for a test"
 default = {default}
 example = {example}
 use = "tests"
@@ -20,7 +20,7 @@ not_for = "anything else"
 data = ["eight animals, made up here"]
 failures = ["it has learned next to nothing"]
 test = true
-chosen = "the last step"
+selection = "the last step"
 """
 WORDS = "cat dog cow bee ant hen fox owl".split()
 PAIRS = "source\ttarget\n" + "".join(f"one {word} there\tein {word} dort\n" for word in WORDS * 2)

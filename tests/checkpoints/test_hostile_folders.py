@@ -91,7 +91,7 @@ def test_a_base_has_none_itself(base: str, tmp_path: Path, monkeypatch: pytest.M
         edit(tmp_path / name, base=other)
     monkeypatch.chdir(tmp_path / "own" if base == "." else tmp_path)
     for action in (af.load, af.Tokenizer.load):
-        with pytest.raises(af.FolderError, match="itself built on another"):
+        with pytest.raises(af.FolderError, match="has a base itself"):
             action(tmp_path / "own")
 
 

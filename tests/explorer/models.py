@@ -56,7 +56,7 @@ def save_all(root: Path) -> None:
     save(root / "whisper", "whisper-tiny", **small, **words, source_length=100)
 
 
-def picture(seed: int = 0) -> str:
+def image_file(seed: int = 0) -> str:
     """A file, as base64."""
     from PIL import Image
 
@@ -66,7 +66,7 @@ def picture(seed: int = 0) -> str:
     return base64.b64encode(stream.getvalue()).decode()
 
 
-def sound() -> str:
+def audio_file() -> str:
     """A rising tone of a second, as base64 of a WAV file."""
     time = torch.arange(16_000) / 16_000
     return base64.b64encode(write_wav(0.3 * torch.sin(2000 * time * (1 + time))[None], 16_000)).decode()

@@ -34,14 +34,14 @@ from anyformer.explorer.request import ViewRequest
 from anyformer.explorer.server import free_socket
 from anyformer.explorer.timeouts import Deadline
 from anyformer.explorer.views import VIEWS
-from tests.explorer.models import TEXT, picture, save, tokenizer, view
+from tests.explorer.models import TEXT, image_file, save, tokenizer, view
 
 Ids = dict[str, str]
 
 
 @pytest.fixture(scope="module")
 def client(shelf: ModelList) -> Iterator[TestClient]:
-    with TestClient(make_app(shelf, largest=1 << 20), base_url="http://localhost") as client:
+    with TestClient(make_app(shelf, max_bytes=1 << 20), base_url="http://localhost") as client:
         yield client
 
 
@@ -52,10 +52,10 @@ def ids(client: TestClient) -> Ids:
 
 def test_the_models_and_what_they_are(client: TestClient, ids: Ids) -> None:
     decoder = client.get(f"/api/models/{ids['decoder']}").json()
-    assert decoder["continues"] and decoder["text"] and not decoder["writes"] and not decoder["pictures"]
-    assert client.get(f"/api/models/{ids['pair']}").json()["writes"]
+    assert decoder["decoder_only"] and decoder["text"] and not decoder["encoder_decoder"] and not decoder["images"]
+    assert client.get(f"/api/models/{ids['pair']}").json()["encoder_decoder"]
     assert client.get(f"/api/models/{ids['detr']}").json()["boxes"]
-    assert client.get(f"/api/models/{ids['mae']}").json()["hides"]
+    assert client.get(f"/api/models/{ids['mae']}").json()["reconstruction"]
 
 
 def test_a_view_over_http_is_the_view(client: TestClient, ids: Ids, opened: dict[str, LoadedModel]) -> None:
@@ -68,24 +68,24 @@ def test_a_view_over_http_is_the_view(client: TestClient, ids: Ids, opened: dict
 @pytest.mark.parametrize(
     ("path", "body", "says"),
     [
-        ("decoder/nothing", {}, "no such view"),
+        ("decoder/nothing", {}, "Unknown view"),
         ("decoder/head", {"txt": "a"}, 'Did you mean "text"'),
-        ("decoder/head", {"text": "a", "silence": [{}]}, 'needs "stage"'),
-        ("decoder/head", {"text": "a", "silence": [3]}, "silence"),
+        ("decoder/head", {"text": "a", "ablate": [{}]}, 'needs "stage"'),
+        ("decoder/head", {"text": "a", "ablate": [3]}, "ablate"),
         ("decoder/head", {"text": 3}, "text is 3"),
-        ("decoder/head", {"text": ""}, "write some"),
+        ("decoder/head", {"text": ""}, "text is empty"),
         ("decoder/head", {"text": "a", "layer": 99}, "layers 0 to 1"),
-        ("decoder/head", {"text": "a", "head": 99}, "heads 0 to 3"),
-        ("decoder/row", {"text": "a", "position": 99}, "99 is none of them"),
+        ("decoder/head", {"text": "a", "head": 99}, "expected 0 to 3"),
+        ("decoder/row", {"text": "a", "position": 99}, "position is 99"),
         ("decoder/next", {"text": "a", "temperature": 0}, "temperature"),
         ("decoder/next", {"text": "x" * 200_000}, "characters"),
         ("decoder/generation", {"text": "a", "new_tokens": 100_000}, "new_tokens"),
         ("decoder/generation", {"text": "a", "seed": "x"}, "seed is 'x'"),
         ("decoder/generation", {"text": "a", "seed": 10**20}, "seed must be a whole number"),
-        ("mae/hidden", {"picture": "", "seed": -(10**20)}, "seed must be a whole number"),
-        ("decoder/next", {"text": "a", "silence": [{"stage": "decoder", "layer": 7}]}, "no attention"),
-        ("decoder/picture", {"text": "a"}, "does not look at images"),
-        ("encoder/generation", {"text": "a"}, "does not write"),
+        ("mae/reconstruction", {"image": "", "seed": -(10**20)}, "seed must be a whole number"),
+        ("decoder/next", {"text": "a", "ablate": [{"stage": "decoder", "layer": 7}]}, "no attention"),
+        ("decoder/input", {"text": "a"}, "no attention over images"),
+        ("encoder/generation", {"text": "a"}, "do not generate text"),
     ],
 )
 def test_mistakes_are_one_sentence(client: TestClient, ids: Ids, path: str, body: dict[str, Any], says: str) -> None:
@@ -100,21 +100,21 @@ def test_a_second_text_for_a_model_that_reads_none(tmp_path: Path, recipe: str) 
     """An empty one is none."""
     pytest.importorskip("PIL", reason="images are read with Pillow")
     one = LoadedModel.load(save(tmp_path / "model", recipe))
-    asked = {"text": "5 7", "picture": picture()}
+    asked = {"text": "5 7", "image": image_file()}
     assert view(one, "tokens", **asked, pair="")["words"] == view(one, "tokens", **asked)["words"]
-    with pytest.raises(Error, match="reads no second text; leave the pair out"):
+    with pytest.raises(Error, match="does not accept a second text"):
         view(one, "tokens", **asked, pair="5")
 
 
 def test_what_is_refused(client: TestClient, ids: Ids) -> None:
     where = f"/api/models/{ids['decoder']}/head"
-    assert client.post(where, json={"text": "a", "picture": "A" * (1 << 21)}).status_code == 413
+    assert client.post(where, json={"text": "a", "image": "A" * (1 << 21)}).status_code == 413
     assert client.post(where, content=b"{}", headers={"content-type": "text/plain"}).status_code == 400
     assert client.post(where, content=b"[", headers={"content-type": "application/json"}).status_code == 400
     assert client.post(where, content=b"[]", headers={"content-type": "application/json"}).status_code == 400
     deep = client.post(where, content=b"[" * 200_000, headers={"content-type": "application/json"})
     half = client.post(where, content=b'{"text": "\\ud800"}', headers={"content-type": "application/json"})
-    assert half.status_code == 400 and "half a character" in half.json()["error"]
+    assert half.status_code == 400 and "surrogate" in half.json()["error"]
     assert deep.status_code == 400 and "nested too deeply" in deep.json()["error"]
     assert client.get("/api/models", headers={"host": "evil.example"}).status_code == 400
     assert client.get("/api/models/nothing").status_code == 400
@@ -143,9 +143,7 @@ def test_paths_of_this_machine_are_not_told(client: TestClient, folder: Path) ->
 def test_two_people_do_not_mix(client: TestClient, ids: Ids) -> None:
     """Different texts and silenced heads at once give what each gives alone."""
     mute = [{"stage": "decoder", "layer": 0, "head": 1}]
-    asked: list[dict[str, Any]] = [
-        {"text": text, "silence": mute if i % 2 else []} for i, text in enumerate([TEXT] * 4)
-    ]
+    asked: list[dict[str, Any]] = [{"text": text, "ablate": mute if i % 2 else []} for i, text in enumerate([TEXT] * 4)]
     asked += [{"text": "a man rides"}, {"text": "the street"}]
     where = f"/api/models/{ids['decoder']}/next"
     alone = [client.post(where, json=body).json() for body in asked]
@@ -210,7 +208,7 @@ def test_the_shelf_finds_models_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "not" / "config.json").write_text("{}")
     found = [entry.name for entry in ModelList.around(tmp_path).entries.values()]
     assert "deep/er/one" in found and "not" not in found
-    with pytest.raises(FolderError, match="is no model"):
+    with pytest.raises(FolderError, match="is not a model"):
         ModelList.of([tmp_path / "not"])
     outside = tmp_path / "deep"
     inside = tmp_path / "inside"
@@ -227,8 +225,8 @@ def test_the_shelf_says_what_a_model_is(tmp_path: Path) -> None:
     found = {
         entry.name: entry.to_json() for entry in ModelList.around(tmp_path).entries.values() if entry.group == "here"
     }
-    assert (found["one"]["family"], found["one"]["about"]) == ("gpt2", "gpt2-tiny")
-    assert found["odd"]["about"] == ""
+    assert (found["one"]["family"], found["one"]["description"]) == ("gpt2", "gpt2-tiny")
+    assert found["odd"]["description"] == ""
     assert all("path" not in entry for entry in found.values())
 
 
@@ -236,41 +234,41 @@ def test_models_that_ship_are_listed_where_they_are_here(tmp_path: Path, monkeyp
     """By the listing of the package that has them; one that is not here is left out."""
     here = save(tmp_path / "one", "gpt2-tiny", tokenizer())
     known = [
-        SimpleNamespace(name="stories", path=here, problem=None, about="tells stories", task="generate"),
-        SimpleNamespace(name="gone", path=None, problem="not here", about="", task="tag"),
+        SimpleNamespace(name="stories", path=here, problem=None, description="tells stories", task="generate"),
+        SimpleNamespace(name="gone", path=None, problem="not here", description="", task="tag"),
     ]
     monkeypatch.setitem(sys.modules, "anyformer.pretrained", module := ModuleType("anyformer.pretrained"))
     module.__spec__ = ModuleSpec("anyformer.pretrained", None)
     monkeypatch.setattr(module, "models", lambda: known, raising=False)
     found = [one for one in shipped() if one.name in ("stories", "gone")]
-    assert [(one.name, one.about, one.task, one.group) for one in found] == [
+    assert [(one.name, one.description, one.task, one.group) for one in found] == [
         ("stories", "tells stories", "generate", "shipped")
     ]
     named = ModelList.of([Path("stories"), here]).entries.values()
     assert [(one.name, one.group, one.path) for one in named] == [("stories", "given", here), ("one", "given", here)]
-    with pytest.raises(FolderError, match="gone is no model"):
+    with pytest.raises(FolderError, match="gone is not a model"):
         ModelList.of([Path("gone")])
 
 
 def test_models_make_room_for_others(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shelf_module, "HELD_BYTES", 1)
+    monkeypatch.setattr(shelf_module, "MAX_LOADED_BYTES", 1)
     shelf = ModelList.of([folder / "decoder", folder / "encoder"])
     for name in [*shelf.entries, *shelf.entries]:
         shelf.open(name, Deadline(60))
-        assert list(shelf.held) == [name]
+        assert list(shelf.loaded) == [name]
 
 
 def test_a_port_that_is_taken_is_said() -> None:
     with free_socket(None) as one:
         assert one.getsockname()[0] == "127.0.0.1"
         port = one.getsockname()[1]
-        with pytest.raises(ConfigError, match=f"Port {port} is taken"):
+        with pytest.raises(ConfigError, match=f"Port {port} is in use"):
             free_socket(port)
 
 
 @pytest.mark.parametrize("port", [-1, 65_536, 99_999])
 def test_a_port_that_is_none_is_said(port: int) -> None:
-    with pytest.raises(ConfigError, match=f"from 0 to 65535; --port {port} is none"):
+    with pytest.raises(ConfigError, match=f"--port is {port}"):
         free_socket(port)
 
 
@@ -293,4 +291,4 @@ def test_the_command_refuses_what_is_no_model(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "anyformer", "explore", "--model", str(tmp_path), "--no-open"]
     environment = {**os.environ, "PYTHONPATH": str(Path(anyformer.__file__).parents[1])}
     run = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
-    assert run.returncode == 2 and "is no model" in run.stderr and "Traceback" not in run.stderr
+    assert run.returncode == 2 and "is not a model" in run.stderr and "Traceback" not in run.stderr

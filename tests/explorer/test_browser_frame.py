@@ -46,22 +46,22 @@ def test_without_a_model_the_page_lists_them(page: Page) -> None:
 
 
 def test_three_models_beside_each_other_are_silenced_apart(page: Page, opened: Models) -> None:
-    page.open("pair,relative,encoder", "heads", mute="2/encoder.0.self.1")
+    page.open("pair,relative,encoder", "heads", ablate="2/encoder.0.self.1")
     assert page.tab.locator(".panel").count() == 3
     for n, name in enumerate(("pair", "relative", "encoder")):
         silence = [{"stage": "encoder", "layer": 0, "part": "self", "head": 1}] if name == "encoder" else []
-        rows = view(opened[name], "heads", text=TEXT, stage="encoder", silence=silence)["rows"]
+        rows = view(opened[name], "heads", text=TEXT, stage="encoder", ablate=silence)["rows"]
         drawn = page.tab.locator(".panel").nth(n).locator(".entropy").all_text_contents()
         wanted = [bits for row in rows for bits in row["entropy"]]
         assert [float(text[2:]) for text in drawn] == pytest.approx(wanted, abs=0.006)
 
 
 def test_a_model_beside_itself_without_a_head(page: Page, opened: Models) -> None:
-    page.open("decoder,decoder", "next", mute="1/decoder.0.self.0")
+    page.open("decoder,decoder", "next", ablate="1/decoder.0.self.0")
     mute = {"stage": "decoder", "layer": 0, "part": "self", "head": 0}
     for n, silence in enumerate(([], [mute])):
         drawn = page.tab.locator(".panel").nth(n).locator("svg .value").first.text_content()
-        wanted = view(opened["decoder"], "next", text=TEXT, silence=silence)["words"][0]["chance"]
+        wanted = view(opened["decoder"], "next", text=TEXT, ablate=silence)["words"][0]["probability"]
         assert float(drawn) == pytest.approx(wanted, abs=6e-5)
     page.act(lambda: page.tab.locator(".model button").nth(1).click())
     assert page.tab.locator(".panel").count() == 1
@@ -73,7 +73,7 @@ def test_the_lecture_from_stop_to_stop(page: Page, opened: Models) -> None:
     page.act(lambda: page.tab.locator("#lecture-button").click())
     texts, titles = set(), []
     while True:
-        assert not page.mistakes and page.texts(".bad") == [], page.text("#said")
+        assert not page.mistakes and page.texts(".bad") == [], page.text("#caption")
         titles.append(page.text("#stops option:checked"))
         shows_what_it_says(page, STOPS[len(titles) - 1])
         texts.add(page.tab.locator("#text").input_value() if page.tab.locator("#text").is_visible() else "")
@@ -97,8 +97,10 @@ def shows_what_it_says(page: Page, stop: dict[str, Any]) -> None:
     """Its view, on a model for each of its needs, with its sentence and its items of the lectures."""
     assert page.tab.locator('[role="tab"][aria-selected="true"]').get_attribute("id") == f"tab-{stop['view']}"
     assert page.tab.locator(".panel").count() == len(stop["needs"])
-    assert page.text("#said").startswith(stop["say"]) and page.text("#said .items").endswith(", ".join(stop["items"]))
-    assert not stop.get("patch") or page.texts(".panel > p")[0].startswith("What patch ")
+    assert page.text("#caption").startswith(stop["caption"]) and page.text("#caption .items").endswith(
+        ", ".join(stop["items"])
+    )
+    assert not stop.get("patch") or page.texts(".panel > p")[0].startswith("Attention of patch ")
 
 
 def test_a_stop_that_cannot_be_shown_is_an_error(page: Page) -> None:
@@ -117,9 +119,9 @@ def test_a_stop_that_cannot_be_shown_is_an_error(page: Page) -> None:
     for again in (False, True):
         if again:
             start(page, f"#stop={number}")
-        assert "takes a recurrent encoder-decoder with attention, and there is none here" in page.text("main .bad")
+        assert "needs a recurrent encoder-decoder with attention, and none was found" in page.text("main .bad")
         assert page.tab.locator(".panel, #views button:visible").count() == 0
-        assert page.text("#said").startswith(STOPS[number - 1]["say"])
+        assert page.text("#caption").startswith(STOPS[number - 1]["caption"])
     page.act(lambda: page.tab.keyboard.press("PageDown"))
     shows_what_it_says(page, STOPS[number])
     page.tab.unroute("**/api/models")
@@ -128,12 +130,12 @@ def test_a_stop_that_cannot_be_shown_is_an_error(page: Page) -> None:
 def test_who_looks_around_from_a_stop_is_told(page: Page) -> None:
     """Another view or other models than those of the stop do not stand under its sentence."""
     start(page, "#stop=26")
-    page.act(lambda: page.tab.locator("#tab-sizes").click())
-    assert page.text("#said").startswith("This is another view")
+    page.act(lambda: page.tab.locator("#tab-stats").click())
+    assert page.text("#caption").startswith("The selected view does not belong")
     page.act(lambda: page.tab.locator("#again").click())
     shows_what_it_says(page, STOPS[25])
     page.act(lambda: page.tab.select_option("#add", page.ids["vit"]))
-    assert page.text("#said").startswith("This stop takes a model that looks at images; other models are open.")
+    assert page.text("#caption").startswith("This stop needs a vision transformer with patches; other models are open.")
 
 
 def test_the_back_button_and_the_address(page: Page) -> None:
@@ -158,7 +160,7 @@ def test_drawings_and_numbers_can_be_taken_along(page: Page, opened: Models, tmp
 
 
 def test_every_figure_of_every_text_view_has_its_numbers(page: Page) -> None:
-    for name in ("tokens", "steps", "mask", "flow", "next", "embeddings", "generation", "sizes"):
+    for name in ("tokens", "steps", "mask", "flow", "next", "embeddings", "generation", "stats"):
         page.open("decoder", name, n=5)
         figures = page.tab.locator("main figure")
         assert figures.count() > 0
@@ -231,20 +233,20 @@ def test_a_long_question_can_be_stopped(page: Page, opened: Models, monkeypatch:
         seen.append(patience)
         while True:
             patience.check()
-            patience.cancelled.wait(0.01)
+            patience.canceled.wait(0.01)
 
     page.open("decoder", "tokens")
     monkeypatch.setitem(VIEWS, "next", endless)
     page.tab.locator("#tab-next").click()
     page.tab.locator("#stop").wait_for(state="visible")
     page.tab.locator("#stop").click()
-    assert page.text("#words") == "Stopped."
-    assert seen[0].cancelled.wait(10)
+    assert page.text("#message") == "Stopped."
+    assert seen[0].canceled.wait(10)
 
 
 def test_the_tabs_fit_the_model(page: Page, opened: Models) -> None:
     for name in ("encoder", "recurrent"):
         page.open(name, "tokens")
         shown = {tab.get_attribute("id") for tab in page.tab.locator('[role="tab"]').all()}
-        assert ("tab-generation" in shown) == describe(opened[name])["writes"]
+        assert ("tab-generation" in shown) == describe(opened[name])["encoder_decoder"]
         assert "tab-boxes" not in shown

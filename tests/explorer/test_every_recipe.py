@@ -15,11 +15,11 @@ from anyformer.errors import Error
 from anyformer.explorer.app import describe
 from anyformer.explorer.loaded_model import LoadedModel
 from anyformer.explorer.views import VIEWS
-from tests.explorer.models import picture, sound, view
+from tests.explorer.models import audio_file, image_file, view
 
 SMALL = 2_000_000  # parameters
 RECIPES = [name for name in af.recipes() if name.endswith("-tiny")]
-PARTS = {"steps", "heads", "head", "over", "queries"}  # asked about every kind of attention
+PARTS = {"steps", "heads", "head", "attention_map", "queries"}  # asked about every kind of attention
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -31,8 +31,8 @@ def test_every_view_answers_or_explains(name: str) -> None:
     one = LoadedModel(model, None)
     about = describe(one)
     asked = {"text": "3 4 5 6 7"} if about["text"] else {}
-    asked |= {"picture": picture()} if about["pictures"] else {}
-    asked |= {"sound": sound()} if about["sounds"] else {}
+    asked |= {"image": image_file()} if about["images"] else {}
+    asked |= {"audio": audio_file()} if about["audio"] else {}
     drawn, refused = set(), []
     for chosen in VIEWS:
         for part in ("self", "cross", "time", "space") if chosen in PARTS else ("self",):
@@ -42,16 +42,16 @@ def test_every_view_answers_or_explains(name: str) -> None:
             except Error as error:
                 refused.append(str(error))
     assert all(sentence.endswith((".", "?")) for sentence in refused), refused
-    things = any(about[kind] for kind in ("pictures", "sounds", "clips", "sets", "tables"))
+    things = any(about[kind] for kind in ("images", "audio", "clips", "sets", "tables"))
     assert about["text"] or things
-    assert {"tokens", "sizes", "embeddings"} <= drawn
+    assert {"tokens", "stats", "embeddings"} <= drawn
     if any(isinstance(part, Attention) for part in model.modules()):
         assert {"heads", "head", "steps"} <= drawn
     if things:
-        askers = view(one, "picture", **asked)["askers"]
-        assert askers or about["hides"] or not about["attends"]
+        askers = view(one, "input", **asked)["attentions"]
+        assert askers or about["reconstruction"] or not about["attention"]
         for asker in (asker for asker in askers if asker["layers"]):
             where = {"stage": asker["stage"], "part": asker["part"], "layer": asker["layers"][-1]}
-            assert view(one, "over", **asked, **where, position=asker["queries"] - 1)["maps"]
-    special = ("pose" in drawn, "segments" in drawn, "slots" in drawn)
-    assert special == (about["poses"], about["segments"], about["boxes"])
+            assert view(one, "attention_map", **asked, **where, position=asker["queries"] - 1)["maps"]
+    special = ("pose" in drawn, "segments" in drawn, "query_boxes" in drawn)
+    assert special == (about["keypoints"], about["segmentation"], about["boxes"])

@@ -46,28 +46,28 @@ def test_rollout_draws_the_product(seen: Seen) -> None:
 
 
 def test_mistakes(seen: Seen) -> None:
-    with pytest.raises(InputError, match="Nothing was seen"):
+    with pytest.raises(InputError, match="No attention weights"):
         af.plot.heads({})
-    with pytest.raises(InputError, match="rows 0 to 1"):
+    with pytest.raises(InputError, match="expected 0 to 1"):
         af.plot.heads(seen, row=2)
-    with pytest.raises(InputError, match="3 tokens"):
+    with pytest.raises(InputError, match="has 3 names"):
         af.plot.rollout(seen, ["a", "b", "c"])
-    with pytest.raises(InputError, match="all of one length"):
+    with pytest.raises(InputError, match="equal lengths"):
         af.plot.rollout({"a.weights": torch.ones(1, 1, 2, 2), "b.weights": torch.ones(1, 1, 2, 3)})
 
 
-def test_maps_over_a_picture(tmp_path: Path) -> None:
+def test_maps_over_an_image(tmp_path: Path) -> None:
     """Each map is stretched over the whole image, and clear exactly where it is largest."""
     pytest.importorskip("PIL", reason="images take Pillow")
     maps = torch.rand(3, 4, 5)
     figure = af.plot.overlay(maps, np.zeros((40, 60, 3), dtype=np.uint8), tmp_path / "over.png", names=["a", "b", "c"])
     assert (tmp_path / "over.png").read_bytes().startswith(b"\x89PNG")
     shown = [axes for axes in figure.axes if axes.get_visible()]
-    assert len(shown) == 3 and shown[1].get_title() == f"b most {maps[1].max():.3f}"
+    assert len(shown) == 3 and shown[1].get_title() == f"b max {maps[1].max():.3f}"
     picture, dark = shown[1].images
     assert picture.get_extent() == dark.get_extent() == [0, 60, 40, 0]
     assert dark.get_array()[..., 3].argmin() == maps[1].argmax()
-    with pytest.raises(InputError, match="2 names"):
+    with pytest.raises(InputError, match="2 entries"):
         af.plot.overlay(maps, np.zeros((4, 4, 3), dtype=np.uint8), names=["a", "b"])
     with pytest.raises(InputError, match="rows, columns"):
         af.plot.overlay(maps[0, 0], np.zeros((4, 4, 3), dtype=np.uint8))

@@ -52,29 +52,29 @@ def make(name: str, recipe: str, folder: Path, beams: int) -> Path:
 def written(opened: LoadedModel, **asked: Any) -> list[int]:
     """The ids that a page shows, without the end."""
     word_attention(opened, ViewRequest(**asked), Deadline(60))
-    subject = next(reversed(opened.passes.values()))[0]
+    subject = next(reversed(opened.cache.values()))[0]
     end = opened.task.end
     return [word.id for word in subject.answers if word.id not in (end, opened.task.tokenizer.pad_id)]
 
 
 @pytest.mark.parametrize(("name", "recipe", "beams"), RECIPES)
-def test_pictures(name: str, recipe: str, beams: int, tmp_path: Path) -> None:
+def test_images(name: str, recipe: str, beams: int, tmp_path: Path) -> None:
     folder = make(name, recipe, tmp_path, beams)
     content = files.encode(files.square((200, 40, 40), 5))
     answer = af.task(name, folder)(content)
     opened = LoadedModel.load(folder)
     picture = base64.b64encode(content).decode()
-    assert written(opened, picture=picture) == list(answer.ids)
+    assert written(opened, image=picture) == list(answer.ids)
     greedy = list(af.task(name, folder)(content, num_beams=1, max_new_tokens=20).ids)
     assert greedy != list(answer.ids), "the case tells beams from greedy search"
-    assert written(opened, picture=picture, new_tokens=3) == list(af.task(name, folder)(content, max_new_tokens=3).ids)
+    assert written(opened, image=picture, new_tokens=3) == list(af.task(name, folder)(content, max_new_tokens=3).ids)
 
 
 def test_a_question(tmp_path: Path) -> None:
     folder = make("ask-image", "metalm-tiny", tmp_path, 2)
     content = files.encode(files.square((200, 40, 40), 5))
     opened = LoadedModel.load(folder)
-    asked = {"picture": base64.b64encode(content).decode(), "text": "which color is it?"}
+    asked = {"image": base64.b64encode(content).decode(), "text": "which color is it?"}
     expected = af.task("ask-image", folder)(content, question="which color is it?")
     assert written(opened, **asked) == list(expected.ids)
 
@@ -85,7 +85,7 @@ def test_a_line_wider_than_the_model_reads(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="squeezed"):
         expected = af.task("read", folder)(content)
     with pytest.warns(UserWarning, match="squeezed"):
-        assert written(LoadedModel.load(folder), picture=base64.b64encode(content).decode()) == list(expected.ids)
+        assert written(LoadedModel.load(folder), image=base64.b64encode(content).decode()) == list(expected.ids)
 
 
 TEXTS = [
@@ -155,7 +155,7 @@ def test_speech(tmp_path: Path) -> None:
     task.save(tmp_path / "m")
     opened = LoadedModel.load(tmp_path / "m")
     content = sounds.tone(440)
-    subject, _ = opened.trace(ViewRequest(sound=base64.b64encode(content).decode()), Deadline(60))
+    subject, _ = opened.trace(ViewRequest(audio=base64.b64encode(content).decode()), Deadline(60))
     expected = af.task(name, tmp_path / "m")(content)
     said = opened.task.tokenizer.decode([word.id for word in subject.answers if word.id != task.end]).strip()
     assert said == expected.text
@@ -177,8 +177,8 @@ def test_boxes(tmp_path: Path) -> None:
     task.save(tmp_path / "m")
     content = files.encode(files.square((200, 40, 40), 5))
     expected = af.task("detect", tmp_path / "m")(content, threshold=0.0)
-    got = view(LoadedModel.load(tmp_path / "m"), "boxes", picture=base64.b64encode(content).decode(), threshold=0.0)
+    got = view(LoadedModel.load(tmp_path / "m"), "boxes", image=base64.b64encode(content).decode(), threshold=0.0)
     assert 0 < len(expected) < 80
-    assert [thing["slot"] for thing in got["things"]] == [thing.query for thing in expected]
-    shares = np.array([thing["box"] for thing in got["things"]]) * 32
+    assert [thing["query"] for thing in got["detections"]] == [thing.query for thing in expected]
+    shares = np.array([thing["box"] for thing in got["detections"]]) * 32
     np.testing.assert_allclose(shares, [thing.box for thing in expected], atol=1e-3)

@@ -81,7 +81,7 @@ def test_silencing_is_zeros_in_the_output_projection(opened: Models, folder: obj
     one = opened["decoder"]
     mute = {"stage": "decoder", "layer": 0, "part": "self", "head": 2}
     before = view(one, "next", text=TEXT)
-    after = view(one, "next", text=TEXT, silence=[mute])
+    after = view(one, "next", text=TEXT, ablate=[mute])
     model = af.load(f"{folder}/decoder")
     out = model.stages["decoder"].stack.blocks[0].sublayers["self"].part.out  # type: ignore[union-attr]
     width = out.weight.shape[1] // 4
@@ -157,7 +157,7 @@ def test_next_words_under_temperature_top_k_and_top_p(opened: Models) -> None:
     wanted = dict(zip(best.indices.tolist(), best.values.softmax(-1).tolist(), strict=True))
     assert got["left"] == 5
     for word in got["words"]:
-        assert word["chance"] == pytest.approx(wanted.get(word["id"], 0.0), abs=1e-5)
+        assert word["probability"] == pytest.approx(wanted.get(word["id"], 0.0), abs=1e-5)
         assert word["model"] == pytest.approx(logits.softmax(-1)[word["id"]].item(), abs=1e-6)
     nucleus = view(one, "next", text=TEXT, position=2, top_p=0.3)
     ordered = logits.softmax(-1).sort(descending=True).values
@@ -168,16 +168,16 @@ def test_the_lens_ends_in_what_the_model_says(opened: Models) -> None:
     one = opened["decoder"]
     with torch.no_grad():
         out = one.model(input_ids=ids_of(one), output_hidden_states=True)
-    got = view(one, "lens", text=TEXT)
+    got = view(one, "logit_lens", text=TEXT)
     assert len(got["rows"]) == 3
     last = out.logits[0, -1].softmax(-1)
-    assert got["rows"][-1]["chances"][0] == pytest.approx(last.max().item(), abs=1e-5)
+    assert got["rows"][-1]["probabilities"][0] == pytest.approx(last.max().item(), abs=1e-5)
     assert got["rows"][-1]["rank"] == 0
     model = one.model
     norm = model.stages["decoder"].stack.final_norm  # type: ignore[union-attr]
     words = model.stages["decoder"].inputs.words.weight  # type: ignore[union-attr]
     early = (norm(out.hidden_states[1][0, -1]) @ words.T).softmax(-1)  # type: ignore[operator]
-    assert got["rows"][1]["chances"] == pytest.approx(early.topk(5).values.tolist(), abs=1e-5)
+    assert got["rows"][1]["probabilities"] == pytest.approx(early.topk(5).values.tolist(), abs=1e-5)
 
 
 def test_embeddings_and_positions(opened: Models) -> None:
@@ -197,7 +197,7 @@ def test_embeddings_and_positions(opened: Models) -> None:
 
 def test_sizes_add_up(opened: Models) -> None:
     one = opened["decoder"]
-    got = view(one, "sizes", text=TEXT)
+    got = view(one, "stats", text=TEXT)
     assert sum(row["parameters"] for row in got["parameters"]) == sum(p.numel() for p in one.model.parameters())
     layer = got["layers"][0]
     assert layer["shape"] == [1, ids_of(one).shape[1], 64] and layer["kernels"]["self"] in KERNELS
@@ -206,13 +206,13 @@ def test_sizes_add_up(opened: Models) -> None:
 
 def test_work_and_memory_of_a_layer_by_hand(opened: Models) -> None:
     """A decoder's layer that looks at 8 source tokens from 3 places: 64 wide, 4 heads, 128 hidden."""
-    got = view(opened["pair"], "sizes", text=TEXT, target="a man")
+    got = view(opened["pair"], "stats", text=TEXT, target="a man")
     layer = next(one for one in got["layers"] if one["stage"] == "decoder")
     said, read, width, hidden = layer["shape"][1], ids_of(opened["pair"]).shape[1], 64, 128
     between = 2 * said * (said + read) * 2 * width  # scores, and values, of both attentions
     maps = 2 * width * width * (4 * said + 2 * said + 2 * read) + 2 * said * 2 * width * hidden
     assert layer["flops"] == between + maps
-    assert layer["square"] == 4 * said * (said + read) * 4 and layer["made"] == said * width * 4
+    assert layer["attention_bytes"] == 4 * said * (said + read) * 4 and layer["activations"] == said * width * 4
 
 
 def test_long_texts_come_in_tiles() -> None:
@@ -235,16 +235,16 @@ def test_long_texts_come_in_tiles() -> None:
     assert torch.equal(unpack(mask["cells"]) == 0, torch.ones(600, 600).tril()[300:428, 200:328].bool())
     row = view(one, "row", text=text, layer=1, head=0, position=599)
     assert len(row["places"]) == 512 and sum(row["values"]) + row["rest"] == pytest.approx(1.0, abs=1e-3)
-    for name in ("heads", "head", "row", "next", "lens", "steps", "sizes", "rollout", "mask", "seek"):
+    for name in ("heads", "head", "row", "next", "logit_lens", "steps", "stats", "rollout", "mask", "find_heads"):
         assert len(json.dumps(view(one, name, text=text))) < 150_000, name
-    with pytest.raises(Error, match="the most is"):
+    with pytest.raises(Error, match="the maximum is"):
         view(one, "tokens", text=" ".join(["5"] * 3000))
 
 
 def test_what_is_lost_without_a_head(opened: Models) -> None:
     """The divergence between two runs, by PyTorch's own function."""
     one = opened["decoder"]
-    got = view(one, "without", text=TEXT, stage="decoder", layer=1)
+    got = view(one, "ablation", text=TEXT, stage="decoder", layer=1)
     mute = {"stage": "decoder", "layer": 1, "part": "self", "head": 3}
     length = ids_of(one).shape[1]
     said, after = (
@@ -257,7 +257,7 @@ def test_what_is_lost_without_a_head(opened: Models) -> None:
 
 def _logprobs(one: LoadedModel, place: int, silence: list[dict[str, object]]) -> list[float]:
     """Of every word at a place, from the pass that the views share."""
-    _, trace = one.trace(ViewRequest.from_json({"text": TEXT, "silence": silence}), Deadline(60))
+    _, trace = one.trace(ViewRequest.from_json({"text": TEXT, "ablate": silence}), Deadline(60))
     head = one.language
     assert head is not None
     found: list[float] = head.score(trace.run.tokens["decoder"].x[0, place]).log_softmax(-1).tolist()
@@ -275,7 +275,7 @@ def test_the_mask_is_the_one_that_the_weights_obey(opened: Models, name: str, le
     if left:
         padded, real = padded.roll(3, 1), real.roll(3, 1)
     batch = {"input_ids": padded, "attention_mask": real}
-    if one.writes:
+    if one.encoder_decoder:
         batch["decoder_input_ids"] = torch.zeros(1, 1, dtype=torch.long)
     stage = "decoder" if name == "decoder" else "encoder"
     with af.look(one.model, f"{stage}.blocks.1.self.weights") as seen, torch.no_grad():
@@ -296,7 +296,7 @@ def test_a_window_is_drawn_as_one() -> None:
     torch.manual_seed(0)
     one = LoadedModel(af.build("gemma3-tiny", window=4).eval(), None)
     got = view(one, "mask", text="3 4 5 6 7 8 9 3 4 5", stage="decoder")
-    assert any("window of 3 tokens back" in part["says"] for part in got["parts"])
+    assert any("window: 3 tokens before" in part["label"] for part in got["parts"])
     seen = torch.ones(10, 10).tril() - torch.ones(10, 10).tril(-4)
     assert torch.equal(unpack(got["cells"]).round() == 0, seen.bool())
 
@@ -323,11 +323,11 @@ def test_heads_are_sought_over_all_layers(opened: Models) -> None:
         for layer in (0, 1)
         for head in range(4)
     }
-    got = view(one, "seek", text=TEXT, position=3, to=1)
+    got = view(one, "find_heads", text=TEXT, position=3, to=1)
     assert [(found["layer"], found["head"]) for found in got["heads"]] == sorted(wanted, key=lambda at: -wanted[at])
     assert got["heads"][0]["weight"] == pytest.approx(max(wanted.values()), abs=1e-6)
-    with pytest.raises(Error, match="none of them"):
-        view(one, "seek", text=TEXT, position=0, to=99)
+    with pytest.raises(Error, match="expected 0"):
+        view(one, "find_heads", text=TEXT, position=0, to=99)
 
 
 def test_padding_where_there_is_none_to_take(opened: Models) -> None:

@@ -14,14 +14,14 @@ from tests.explorer import models, things
 from tests.fuzz import seeds
 from tests.fuzz.targets import Target
 
-TEXT = {"text": models.TEXT, "new_tokens": 4, "beams": 2, "silence": [{"stage": "decoder", "layer": 0, "head": 1}]}
+TEXT = {"text": models.TEXT, "new_tokens": 4, "beams": 2, "ablate": [{"stage": "decoder", "layer": 0, "head": 1}]}
 SHOWN: dict[str, dict[str, Any]] = {
     "decoder": {**TEXT, "layers": [0, 1], "position": 2, "to": 1, "padding": 2, "head": 1, "stage": "decoder"},
-    "encoder": {**TEXT, "silence": [], "pair": "a man", "layer": 1},
-    "pair": {**TEXT, "target": "the animal", "silence": [{"stage": "encoder", "layer": 0}]},
-    "vit": {"picture": "", "layer": 0, "threshold": 0.5, "top": 0, "left": 0},
-    "detr": {"picture": "", "pictures": [], "threshold": 0.1},
-    "ast": {"sound": "", "position": 1},
+    "encoder": {**TEXT, "ablate": [], "pair": "a man", "layer": 1},
+    "pair": {**TEXT, "target": "the animal", "ablate": [{"stage": "encoder", "layer": 0}]},
+    "vit": {"image": "", "layer": 0, "threshold": 0.5, "top": 0, "left": 0},
+    "detr": {"image": "", "images": [], "threshold": 0.1},
+    "ast": {"audio": "", "position": 1},
     "videomae": {"clip": "", "row": 0},
     "points": {"items": "", "row": 0},
     "table": {"items": "", "row": 0},
@@ -46,7 +46,7 @@ def file_of(name: str) -> bytes:
         return seeds.npz(x=things.np.zeros((3, 5, 2), dtype="float32"))
     if name == "videomae":
         return things.frames_zip()
-    return base64.b64decode(models.sound() if name == "ast" else models.picture())
+    return base64.b64decode(models.audio_file() if name == "ast" else models.image_file())
 
 
 @cache
@@ -65,7 +65,7 @@ def target(name: str) -> Target:
     from anyformer.explorer.views import VIEWS
 
     body = SHOWN[name]
-    field = next((key for key in ("picture", "sound", "clip", "items") if key in body), None)
+    field = next((key for key in ("image", "audio", "clip", "items") if key in body), None)
 
     def make(folder: Path, fixed: Path) -> None:
         if not (fixed.parent / "models").exists():

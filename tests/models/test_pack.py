@@ -81,12 +81,12 @@ def test_the_card_says_where_it_comes_from(made: Path, home: Path) -> None:
     ("test", "listed", "first"),
     [
         ("true", "{measured}", "the rows below."),
-        ("false", "{measured}, which chose it", pack.UNTESTED),
+        ("false", "{measured} (used for checkpoint selection)", pack.UNTESTED),
         ('"bleu 9.9 on strangers"', "bleu 9.9 on strangers", "bleu 9.9 on strangers."),
         ('false\nhalf = "bleu 5 on four pairs"', "bleu 5 on four pairs, which chose it", pack.UNTESTED),
     ],
 )
-def test_the_score_that_is_listed_chose_nothing_or_is_marked(
+def test_the_listed_score_is_held_out_or_marked(
     test: str, listed: str, first: str, made: Path, home: Path, tmp_path: Path
 ) -> None:
     """When a model is packed, and when its notes change later."""
@@ -107,7 +107,7 @@ def test_the_score_that_is_listed_chose_nothing_or_is_marked(
     file.write_text(file.read_text().replace("test = true", f"test = {test}"))
     for write in (lambda: pack.rewrite_cards(home, file.parent), lambda: pack.pack(order)):
         write()
-        assert f"\n## Scores\n\nTest (chose nothing): {first}\n" in place.read_text()
+        assert f"\n## Scores\n\nTest: {first}\n" in place.read_text()
         assert ("A fixed half of those rows: bleu 5 on four pairs. " in place.read_text()) == ("half" in test)
         found = pretrained.find("en-de")
         assert found is not None and found.score == listed.format(measured=measured)
@@ -139,7 +139,7 @@ def test_a_difference_is_small_and_finds_its_base(made: Path, home: Path) -> Non
     for file in small.iterdir():
         file.unlink()
     small.rmdir()
-    with pytest.raises(af.FolderError, match='"further" is built on "small", which is not here; get it with'):
+    with pytest.raises(af.FolderError, match='"further" needs "small", which is not installed'):
         af.task("classify-text", "further")
 
 
@@ -226,7 +226,7 @@ def test_cards_say_what_the_notes_say() -> None:
         text = card.read_text(encoding="utf-8")
         notes = pack.read_notes(pack.Order(Path(), card.parent.name))
         assert pack.rewritten(text, card.parent.name, notes) == text, f"run models/pack.py --cards for {card}"
-        assert "\n## Scores\n\nTest (chose nothing): " in text
+        assert "\n## Scores\n\nTest: " in text
         row = pretrained.find(card.parent.name)
         assert row is not None and row.score == pack.listed_score(notes, text), "run models/pack.py --cards"
         assert row.score

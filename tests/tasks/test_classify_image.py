@@ -130,8 +130,8 @@ def run(arguments: list[str]) -> None:
         (["none.jpg"], "There is no image none.jpg"),
         (["{broken}"], "broken.png is damaged"),
         (["{good}", "--out", "x.txt"], "--out is x.txt"),
-        (["{good}", "--out", "/none/x.png"], "there is no folder /none"),
-        (["{good}", "--temperature", "1"], "takes no --temperature"),
+        (["{good}", "--out", "/none/x.png"], "the folder /none"),
+        (["{good}", "--temperature", "1"], "does not accept --temperature"),
     ],
 )
 def test_mistakes_when_it_runs(

@@ -156,5 +156,5 @@ def test_the_plot_takes_whole_sequences(translate: Any) -> None:
         figure = af.plot.alignment(out.alignment[0], source, target)
         shown = [label.get_text() for label in figure.axes[0].get_yticklabels()]
         assert shown == target[1:]
-    with pytest.raises(af.InputError, match="the tokens want"):
+    with pytest.raises(af.InputError, match="the tokens require"):
         af.plot.alignment(out.alignment[0], source, target[2:])

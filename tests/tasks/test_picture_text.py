@@ -132,7 +132,7 @@ def test_asking_learns_from_the_picture(tmp_path: Path, capsys: pytest.CaptureFi
     capsys.readouterr()
     run("ask-image", str(tmp_path / "m"), [str(picture), "what is it?"], {})
     assert "red" in capsys.readouterr().out
-    with pytest.raises(af.InputError, match="takes one question"):
+    with pytest.raises(af.InputError, match="needs one question"):
         run("ask-image", str(tmp_path / "m"), [str(picture), "what is it?", "and what is that?"], {})
 
 
@@ -233,7 +233,7 @@ def test_what_happens_to_a_wide_line_can_be_said_at_the_command_line(
     for task, way, said in (
         ("read", "refuse", "64 columns"),
         ("read", "chop", "overflow"),
-        ("caption", "cut", "no --overflow"),
+        ("caption", "cut", "does not accept --overflow"),
     ):
         with pytest.raises(SystemExit) as stopped:
             main(["run", task, "--model", str(tmp_path / "m"), str(tmp_path / "wide.png"), "--overflow", way])

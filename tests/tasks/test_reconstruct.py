@@ -44,7 +44,7 @@ def test_the_picture_shows_what_was_hidden(folder: Path) -> None:
     task: Any = af.task("reconstruct", folder / "mae")
     square = pictures.square((200, 40, 40), 5)
     answer = task(square)
-    assert (answer.hidden, answer.patches) == (12, 16) and "12 of 16 patches" in str(answer)
+    assert (answer.hidden, answer.patches) == (12, 16) and "12 of 16 masked patches" in str(answer)
     sheet = np.asarray(answer.draw())
     side = 224  # each image, enlarged seven times, behind a gap of 4 and below the titles
     top = sheet.shape[0] - side - 4

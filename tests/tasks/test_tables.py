@@ -75,7 +75,7 @@ def test_columns_are_chosen(classifier: Path, tmp_path: Path, capsys: pytest.Cap
     assert run("classify-text", "--model", classifier, table, "--columns", "text=nowhere") == 2
     assert 'no column "nowhere"' in capsys.readouterr().err
     assert run("classify-text", "--model", classifier, "a cat", "--columns", "text=words") == 2
-    assert "--columns says which column of a table" in capsys.readouterr().err
+    assert "--columns needs a table" in capsys.readouterr().err
 
 
 def test_the_columns_of_training_are_found_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,7 +95,7 @@ def test_a_file_is_said_to_be_one(classifier: Path, tmp_path: Path, capsys: pyte
     (tmp_path / "a cat").write_text("an owl\n")
     assert run("classify-text", "--model", classifier, tmp_path / "a cat", "a dog") == 0
     shown = capsys.readouterr()
-    assert f"anyformer: read as a file, not as a text: {tmp_path / 'a cat'}\n" in shown.err
+    assert f"anyformer: read as file, not as text: {tmp_path / 'a cat'}\n" in shown.err
     assert shown.out.splitlines()[0] == str(af.task("classify-text", classifier)("an owl"))
 
 
@@ -174,7 +174,7 @@ def test_what_a_table_cannot_be(classifier: Path, tmp_path: Path, capsys: pytest
     assert run("classify-text", "--model", classifier, tmp_path / "x.jsonl") == 2
     assert "x.jsonl is empty" in capsys.readouterr().err
     assert run("answer", "--model", classifier, "Who?", tmp_path / "x.jsonl") == 2
-    assert "answer takes tables alone" in capsys.readouterr().err
+    assert "answer cannot mix tables" in capsys.readouterr().err
 
 
 PAIRS = [{"question": "Who sat?", "context": "A cat sat."}, {"question": "Who ran?", "context": "A dog ran."}]

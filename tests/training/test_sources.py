@@ -35,7 +35,7 @@ def encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     home = tmp_path / "home"
     shutil.copytree(train_classifier(tmp_path, "bert-tiny", "base"), home / "tiny-encoder")
-    entry = {"name": "tiny-encoder", "task": "classify-text", "about": "for a test", "parameters": 1, "files": {}}
+    entry = {"name": "tiny-encoder", "task": "classify-text", "description": "for a test", "parameters": 1, "files": {}}
     (home / "models.json").write_text(json.dumps({"models": [entry]}))
     monkeypatch.setenv("ANYFORMER_MODELS", str(home))
     return home / "tiny-encoder"

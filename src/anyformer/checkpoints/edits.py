@@ -108,11 +108,11 @@ def _spell_shape(tensor: Tensor | None) -> str:
 
 
 def _spell_tie(name: str, first: str) -> str:
-    return "a tensor of its own" if name == first else f"the same tensor as {short_name(first)}"
+    return "a tensor of its own" if name == first else f"the same tensor as {first.strip()}"
 
 
 def _tensor_error(name: str, now: str, before: str) -> ConfigError:
     return ConfigError(
-        f"{short_name(name)} is {now}; the model's settings make it {before}, and a folder can hold only what the"
+        f"{name} is {now}; the model's settings make it {before}, and a folder can hold only what the"
         " settings make. Set it back, or build the model with other settings."
     )

@@ -65,7 +65,7 @@ def show_tasks() -> None:
     from anyformer.tasks import TASKS, find
 
     table = Table(box=None, pad_edge=False)
-    for title in ("task", "description", "columns"):
+    for title in ("task", "description", "data columns"):
         table.add_column(title, no_wrap=title == "task")
     for name in TASKS:
         kind = find(name)
@@ -77,28 +77,29 @@ def show_models() -> None:
     """Print the named models as a table, and how to install those that are missing."""
     listed = pretrained.models()
     table = Table(box=None, pad_edge=False)
-    for title in ("name", "task", "parameters", "size", "score", "here"):
+    for title in ("name", "task", "parameters", "size", "score", "installed"):
         table.add_column(
             title, justify="right" if title in ("parameters", "size") else "left", no_wrap=title != "score"
         )
     for model in listed:
         size = f"{model.bytes / 1e6:.1f} MB" if model.bytes else ""
-        usual = f"{model.task} *" if model.default else model.task
-        here = "yes" if model.problem is None else "no"
-        table.add_row(model.name, usual, f"{model.parameters:,}", size, model.score, here)
+        task = f"{model.task} *" if model.default else model.task
+        installed = "yes" if model.problem is None else "no"
+        table.add_row(model.name, task, f"{model.parameters:,}", size, model.score, installed)
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, markup=False)
     console.print(table)
-    console.print("\n* used for its task where no --model is given; anyformer models NAME shows a card", soft_wrap=True)
-    console.print("Scores are from rows that neither trained nor chose the model, unless they say so.", soft_wrap=True)
-    for trouble in (model.problem for model in listed if model.problem is not None):
-        console.print(trouble, soft_wrap=True)
+    console.print("\n* default model of its task; `anyformer models NAME` shows the model card", soft_wrap=True)
+    console.print("Scores are on held-out data unless marked as used for checkpoint selection.", soft_wrap=True)
+    for problem in (model.problem for model in listed if model.problem is not None):
+        console.print(problem, soft_wrap=True)
     if pretrained.models_folder() is None:
-        console.print(f"anyformer's own models are not installed: {pretrained.GET}.", soft_wrap=True)
+        console.print(f"The models of anyformer are not installed; install them with: {pretrained.GET}", soft_wrap=True)
 
 
 def show_card(name: str) -> None:
+    """Print the card of a named model."""
     found = pretrained.find(name)
     if found is None:
         names = [model.name for model in pretrained.models()]
-        raise InputError(f'No model "{name}" ships.{nearest(name, names)} There are: {", ".join(names)}.')
+        raise InputError(f'Unknown model "{name}".{nearest(name, names)} Available: {", ".join(names)}.')
     print(found.card)

@@ -48,8 +48,9 @@ In Python:
 app = typer.Typer(help=EXAMPLES, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
-def show_version(asked: bool) -> None:
-    if asked:
+def show_version(requested: bool) -> None:
+    """Print the version and exit, if requested."""
+    if requested:
         from anyformer.version import __version__
 
         print(f"anyformer {__version__}")
@@ -60,12 +61,12 @@ VERSION = typer.Option("--version", help="Print the version and exit.", callback
 
 
 @app.callback()
-def begin(version: Annotated[bool, VERSION] = False) -> None:
-    """Options of the program itself."""
+def root(version: Annotated[bool, VERSION] = False) -> None:
+    """Global options."""
 
 
 def note(text: str) -> None:
-    """Print a message to standard error; standard output holds the answers alone."""
+    """Print a message to standard error; standard output contains only answers."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -73,12 +74,14 @@ def note(text: str) -> None:
 
 
 def task_names(incomplete: str) -> list[str]:
+    """Names of tasks."""
     from anyformer.tasks import TASKS
 
     return [name for name in TASKS if name.startswith(incomplete)]
 
 
 def model_names(incomplete: str) -> list[str]:
+    """Names of models."""
     from anyformer import pretrained
 
     return [model.name for model in pretrained.models() if model.name.startswith(incomplete)]
@@ -103,6 +106,8 @@ def _names_in(path: Path) -> list[str]:
 
 
 class CheckpointFormat(StrEnum):
+    """Formats of model folders."""
+
     hf = "hf"
     anyformer = "anyformer"
 
@@ -155,7 +160,43 @@ def heading(text: str) -> str:
     return " ".join(text.split()).partition(":")[0]
 
 
-@app.command()
+TRAIN_HELP = """Train a model on your own files.
+
+\b
+Examples:
+  anyformer train translate --recipe transformer-base --data pairs.tsv --out mine/
+  anyformer train translate --recipe transformer-base --data train.en,train.de --valid val.en,val.de --out mine/
+  anyformer train generate --recipe gpt2-tiny --data story.txt --out mine/ --set tokenizer.kind=char --dry-run
+  anyformer train generate … --resume
+      continue after an interruption: the same command with --resume
+
+\b
+Fine-tuning (--recipe is a model folder or the name of an installed model):
+  anyformer train classify-text --recipe minilm/ --data reviews.tsv --out mine/ --set train.lr=2e-5
+  anyformer train classify-image --recipe patches --data images/ --out probe/ --set train.freeze=encoder.* \\
+      --set train.lr=3e-3
+      freeze the encoder and train a linear classifier
+  anyformer train generate --recipe gpt2/ --data songs.txt --out mine/ --set train.lora=8
+      train LoRA adapters of rank 8
+  anyformer train generate --recipe gpt2/ --data songs.txt --out mine/ --set tokenizer.path=words/
+      replace the tokenizer; tokens in both vocabularies keep their embeddings
+  anyformer train summarize --recipe transformer-small --data t.txt,t.txt --out first/ --set task.infilling=0.3
+      pre-train on unlabeled text (30% of it masked), then fine-tune with --recipe first/
+
+\b
+Several GPUs:
+  torchrun --nproc-per-node 4 -m anyformer train …
+  torchrun --nproc-per-node 4 --max-restarts 3 -m anyformer train … --resume
+      restart if a process dies
+
+\b
+Settings (all of them: --dry-run): train.steps, train.batch_size, train.lr, train.warmup_steps, train.precision,
+train.eval_every, model.n_layers, data.max_length, tokenizer.vocab_size, …
+When fine-tuning, settings of model.* must not change the shapes of weights: model.dropout can be set.
+"""
+
+
+@app.command(help=TRAIN_HELP, short_help="Train a model on your own files.")
 def train(
     task: Annotated[
         str,
@@ -181,40 +222,7 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out (or start it)")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print all resolved settings and exit")] = False,
 ) -> None:
-    """Train a model on your own files.
-
-    \b
-    Examples:
-      anyformer train translate --recipe transformer-base --data pairs.tsv --out mine/
-      anyformer train translate --recipe transformer-base --data train.en,train.de --valid val.en,val.de --out mine/
-      anyformer train generate --recipe gpt2-tiny --data story.txt --out mine/ --set tokenizer.kind=char --dry-run
-      anyformer train generate … --resume
-          continue after an interruption: the same command with --resume
-
-    \b
-    Fine-tuning (--recipe is a model folder or the name of an installed model):
-      anyformer train classify-text --recipe minilm/ --data reviews.tsv --out mine/ --set train.lr=2e-5
-      anyformer train classify-image --recipe patches --data images/ --out probe/ --set train.freeze=encoder.* \\
-          --set train.lr=3e-3
-          freeze the encoder and train a linear classifier
-      anyformer train generate --recipe gpt2/ --data songs.txt --out mine/ --set train.lora=8
-          train LoRA adapters of rank 8
-      anyformer train generate --recipe gpt2/ --data songs.txt --out mine/ --set tokenizer.path=words/
-          replace the tokenizer; tokens in both vocabularies keep their embeddings
-      anyformer train summarize --recipe transformer-small --data t.txt,t.txt --out first/ --set task.infilling=0.3
-          pre-train on unlabeled text (30% of it masked), then fine-tune with --recipe first/
-
-    \b
-    Several GPUs:
-      torchrun --nproc-per-node 4 -m anyformer train …
-      torchrun --nproc-per-node 4 --max-restarts 3 -m anyformer train … --resume
-          restart if a process dies
-
-    \b
-    Settings (all of them: --dry-run): train.steps, train.batch_size, train.lr, train.warmup_steps, train.precision,
-    train.eval_every, model.n_layers, data.max_length, tokenizer.vocab_size, …
-    When fine-tuning, settings of model.* must not change the shapes of weights: model.dropout can be set.
-    """
+    """Train a model with the given options."""
     from anyformer.training.command import TrainRequest, run
     from anyformer.training.command import dry_run as describe
     from anyformer.training.dotted_keys import parse_assignments, read_config
@@ -292,7 +300,7 @@ def evaluate(
       anyformer eval classify-text --model mine/ --data dev.tsv
       anyformer eval translate --model mine/ --data test.en,test.de
       anyformer eval tag --model mine/ --data eng.testa.gz
-      anyformer eval detect --model mine/ --data val.json --out slots.png
+      anyformer eval detect --model mine/ --data val.json --out queries.png
       anyformer eval read --data lines.tsv,lines.zip
           evaluate the default model of the task (marked * by anyformer models)
       anyformer eval read --data lines.tsv,lines.zip --set task.lowercase=true --set task.overflow=cut
@@ -335,99 +343,122 @@ def convert(
 
 # Options of `run` that are passed to the task by name; those of model.generate first.
 DECODING = ("max_new_tokens", "num_beams", "do_sample", "temperature", "top_k", "top_p", "seed")
-WORDING = ("stop", "system", "shots", "template")
-FINDING = ("threshold",)
-HEARING = ("language", "timestamps")
+PROMPT = ("stop", "system", "shots", "template")
+TASK_OPTIONS = (*DECODING, *PROMPT, "threshold", "language", "timestamps")
+
+TaskName = Annotated[
+    str, typer.Argument(metavar="TASK", help="Task name, listed by `anyformer tasks`", autocompletion=task_names)
+]
+ModelName = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DIR", help="Model folder, .gguf file or name (default: see `models`)", autocompletion=model_names
+    ),
+]
+Inputs = Annotated[
+    list[str] | None, typer.Argument(metavar="INPUT", help="Text, file, table of inputs, or - for standard input")
+]
+Columns = Annotated[str, typer.Option(help="Names or numbers of columns, as in text=review")]
+Device = Annotated[str, typer.Option(help="Device: cpu, cuda, cuda:1, …")]
+Dtype = Annotated[str | None, typer.Option(help="Data type: float32, bfloat16, … (default: as saved)")]
+MaxNewTokens = Annotated[int | None, typer.Option(help="Text generation: maximum number of new tokens")]
+NumBeams = Annotated[int | None, typer.Option(help="Text generation: number of beams (1: greedy search)")]
+DoSample = Annotated[bool | None, typer.Option("--do-sample", help="Text generation: sample instead of greedy search")]
+Temperature = Annotated[float | None, typer.Option(help="Sampling temperature; below 1 is more deterministic")]
+TopK = Annotated[int | None, typer.Option(help="Sample from the k most probable tokens")]
+TopP = Annotated[float | None, typer.Option(help="Sample from the most probable tokens of total probability p")]
+Seed = Annotated[int | None, typer.Option(help="Random seed for sampling")]
+Stop = Annotated[list[str] | None, typer.Option(help="Text generation: stop string; can be repeated")]
+System = Annotated[str | None, typer.Option(help="generate: system prompt of a chat model")]
+Shots = Annotated[str | None, typer.Option(help="generate: few-shot file with lines of question, tab, answer")]
+Template = Annotated[str | None, typer.Option(help=r"generate: few-shot template, such as 'Q: {0}\nA: {1}\n\n'")]
+Threshold = Annotated[float | None, typer.Option(help="detect: minimum score, from 0 to 1")]
+Language = Annotated[str | None, typer.Option(help="transcribe: spoken language (default: detected automatically)")]
+Timestamps = Annotated[bool | None, typer.Option("--timestamps", help="transcribe: add timestamps")]
+Overflow = Annotated[str | None, typer.Option(help="read: squeeze, cut or refuse lines that are too wide")]
+OutImage = Annotated[Path | None, typer.Option(metavar="IMAGE", help="Image tasks: draw the answer to this file")]
+Chat = Annotated[
+    bool | None, typer.Option("--chat/--no-chat", help="generate: chat / continue text without chat template")
+]
+
+RUN_HELP = """Run a model on texts, files, tables or the lines of standard input.
+
+\b
+Text:
+  anyformer run translate "A man rides a bicycle."
+  anyformer run translate --model en-fr "A man rides a bicycle."
+  anyformer run generate --model gpt2/ "Once upon a time" --do-sample --temperature 0.8
+  anyformer run generate --chat
+      chat with a model
+  anyformer run generate --model gpt2/ --shots capitals.tsv Italy Spain
+      few-shot prompts: the examples, then each input
+  anyformer run answer "Who baked cookies?" "Amanda baked cookies."
+      a question and a context (or a file); likewise classify-pair
+  anyformer run classify-pair --model mine/ "It rained, so" "she took an umbrella" "she took the sun"
+      multiple choice
+  anyformer run embed --model MiniLM/ - < sentences.txt
+      one vector for each line of standard input
+  anyformer run classify-text reviews.tsv --columns text=2
+      one answer for each row of a table (.tsv, .csv, .jsonl, .parquet)
+
+\b
+Images and audio:
+  anyformer run classify-image --model mine/ cat.jpg --out attention.png
+  anyformer run detect --model mine/ street.jpg --threshold 0.7 --out boxes.png
+  anyformer run match --model clip/ beach.jpg "a dog" "two children"
+      rank texts by how well they match an image
+  anyformer run ask-image --model mine/ beach.jpg "who is there?"
+  anyformer run transcribe --model whisper/ talk.wav --language de --timestamps
+
+\b
+Options by task:
+  all tasks: --model, --columns, --device, --dtype
+  tasks that generate (ask-image, caption, complete-image, generate, read, summarize, transcribe, translate):
+      --max-new-tokens, --num-beams, --do-sample, --temperature, --top-k, --top-p, --seed, --stop
+  generate: --chat, --system, --shots, --template
+  transcribe: --language, --timestamps
+  read: --overflow
+  detect: --threshold
+  tasks on images, except match: --out
+"""
 
 
-@app.command("run", short_help="Run a model on texts, images or audio.")
+@app.command("run", help=RUN_HELP, short_help="Run a model on texts, images or audio.")
 def run_task(
     context: typer.Context,
-    task: Annotated[
-        str, typer.Argument(metavar="TASK", help="Task name, listed by `anyformer tasks`", autocompletion=task_names)
-    ],
-    model: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DIR",
-            help="Model folder, .gguf file or name (default: see `models`)",
-            autocompletion=model_names,
-        ),
-    ] = None,
-    inputs: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="INPUT", help="Text, file, table of inputs, or - for standard input"),
-    ] = None,
-    columns: Annotated[str, typer.Option(help="Names or numbers of columns, as in text=review")] = "",
-    device: Annotated[str, typer.Option(help="Device: cpu, cuda, cuda:1, …")] = "cpu",
-    dtype: Annotated[str | None, typer.Option(help="Data type: float32, bfloat16, … (default: as saved)")] = None,
-    max_new_tokens: Annotated[int | None, typer.Option(help="Maximum number of tokens to generate")] = None,
-    num_beams: Annotated[int | None, typer.Option(help="Number of beams (1: greedy search)")] = None,
-    do_sample: Annotated[
-        bool | None, typer.Option("--do-sample", help="Sample instead of taking the most probable token")
-    ] = None,
-    temperature: Annotated[
-        float | None, typer.Option(help="Sampling temperature; below 1 is more deterministic")
-    ] = None,
-    top_k: Annotated[int | None, typer.Option(help="Sample from the k most probable tokens")] = None,
-    top_p: Annotated[
-        float | None, typer.Option(help="Sample from the most probable tokens of total probability p")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="Random seed for sampling")] = None,
-    stop: Annotated[list[str] | None, typer.Option(help="Stop string; can be repeated")] = None,
-    system: Annotated[str | None, typer.Option(help="System prompt of a chat model")] = None,
-    shots: Annotated[str | None, typer.Option(help="Few-shot examples: a file of question, tab, answer lines")] = None,
-    template: Annotated[str | None, typer.Option(help=r"Few-shot template, such as 'Q: {0}\nA: {1}\n\n'")] = None,
-    threshold: Annotated[float | None, typer.Option(help="detect: minimum score, from 0 to 1")] = None,
-    language: Annotated[
-        str | None, typer.Option(help="transcribe: spoken language (default: detected automatically)")
-    ] = None,
-    timestamps: Annotated[bool | None, typer.Option("--timestamps", help="transcribe: add timestamps")] = None,
-    overflow: Annotated[str | None, typer.Option(help="read: squeeze, cut or refuse lines that are too wide")] = None,
-    out: Annotated[Path | None, typer.Option(metavar="IMAGE", help="Image file: the answer drawn on the input")] = None,
-    chat: Annotated[
-        bool | None,
-        typer.Option("--chat/--no-chat", help="Chat in the terminal / continue text without chat template"),
-    ] = None,
+    task: TaskName,
+    model: ModelName = None,
+    inputs: Inputs = None,
+    columns: Columns = "",
+    device: Device = "cpu",
+    dtype: Dtype = None,
+    max_new_tokens: MaxNewTokens = None,
+    num_beams: NumBeams = None,
+    do_sample: DoSample = None,
+    temperature: Temperature = None,
+    top_k: TopK = None,
+    top_p: TopP = None,
+    seed: Seed = None,
+    stop: Stop = None,
+    system: System = None,
+    shots: Shots = None,
+    template: Template = None,
+    threshold: Threshold = None,
+    language: Language = None,
+    timestamps: Timestamps = None,
+    overflow: Overflow = None,
+    out: OutImage = None,
+    chat: Chat = None,
 ) -> None:
-    """Run a model on texts, files, tables or the lines of standard input.
-
-    \b
-    Text:
-      anyformer run translate "A man rides a bicycle."
-      anyformer run translate --model en-fr "A man rides a bicycle."
-      anyformer run generate --model gpt2/ "Once upon a time" --do-sample --temperature 0.8
-      anyformer run generate --chat
-          chat with a model
-      anyformer run generate --model gpt2/ --shots capitals.tsv Italy Spain
-          few-shot prompts: the examples, then each input
-      anyformer run answer "Who baked cookies?" "Amanda baked cookies."
-          a question and a context (or a file); likewise classify-pair
-      anyformer run classify-pair --model mine/ "It rained, so" "she took an umbrella" "she took the sun"
-          multiple choice
-      anyformer run embed --model MiniLM/ - < sentences.txt
-          one vector for each line of standard input
-      anyformer run classify-text reviews.tsv --columns text=2
-          one answer for each row of a table (.tsv, .csv, .jsonl, .parquet)
-
-    \b
-    Images and audio:
-      anyformer run classify-image --model mine/ cat.jpg --out attention.png
-      anyformer run detect --model mine/ street.jpg --threshold 0.7 --out boxes.png
-      anyformer run match --model clip/ beach.jpg "a dog" "two children"
-          rank texts by how well they match an image
-      anyformer run ask-image --model mine/ beach.jpg "who is there?"
-      anyformer run transcribe --model whisper/ talk.wav --language de --timestamps
-    """
+    """Run a task with the options that were given."""
     from anyformer.cli import run as console
 
-    names = (*DECODING, *WORDING, *FINDING, *HEARING)
-    given = {name: context.params[name] for name in names if context.params[name] not in (None, [], ())}
-    for name in ("stop", "template"):  # typed in a shell, \n is two characters
+    given = {name: context.params[name] for name in TASK_OPTIONS if context.params[name] not in (None, [], ())}
+    for name in ("stop", "template"):  # a shell passes \n as two characters
         if name in given:
             given[name] = _unescape(given[name])
-    where = {"device": device, "dtype": dtype, **({} if overflow is None else {"overflow": overflow})}
-    console.run(task, model, inputs or [], given, chat=chat, out=out, columns=columns, **where)
+    settings = {"device": device, "dtype": dtype, **({} if overflow is None else {"overflow": overflow})}
+    console.run(task, model, inputs or [], given, chat=chat, out=out, columns=columns, **settings)
 
 
 def _unescape(text: Any) -> Any:
@@ -444,7 +475,7 @@ def explore(
     port: Annotated[int | None, typer.Option(help="Port (default: the first free one)")] = None,
     no_open: Annotated[bool, typer.Option("--no-open", help="Do not open a browser")] = False,
     images: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Image folder for the plot of a detector's queries")
+        Path | None, typer.Option(metavar="DIR", help="Images for the view of query boxes of a detector")
     ] = None,
 ) -> None:
     """Look inside models in the browser, with your own inputs.
@@ -470,8 +501,8 @@ def demo(
 ) -> None:
     """Run every installed model once and write a page with inputs, answers and images.
 
-    With --train, or if no model is installed, train a small Transformer that translates numbers from English words to
-    German ones, and draw its cross-attention.
+    With --train, or if no model is installed, train a small Transformer that translates number words from English to
+    German, and plot its cross-attention.
 
     \b
     Examples:

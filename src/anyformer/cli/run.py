@@ -1,4 +1,4 @@
-"""A task at the command line: inputs from arguments, files and lines, answers printed as they come."""
+"""`anyformer run`: read inputs from arguments, files and standard input, and print the answers."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from anyformer.tasks.generate import TextGenerator
 from anyformer.tasks.tables import ask, describe, find_rows, is_table
 from anyformer.tokenizers.cuts import count_cuts, hash_texts
 
-TOGETHER = 16  # inputs that go through a model at a time
-DRAWN = (".png", ".jpg", ".jpeg", ".webp")  # what --out may end in
-# Tasks whose answers draw themselves: they have `draw()`, which gives a PIL image.
+BATCH_SIZE = 16  # inputs per call of the task
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")  # of --out
+# Tasks whose answers have a method `draw()` that returns a PIL image.
 DRAWING = frozenset("ask-image caption classify-image complete-image detect pose read reconstruct segment".split())
 
 
@@ -43,31 +43,33 @@ def run(
     columns: str = "",
     **where: Any,
 ) -> None:
-    """Answer every input, each answer on a line of its own; where someone watches, text comes word by word. No model:
-    the one that ships. With `out`, answers are drawn there. `columns` says which column of a table is what. `chat`
-    is a conversation; False continues texts as they stand."""
-    written = [option for option in options if option != "threshold"] + ["chat"] * bool(chat)
+    """Answer every input and print one answer per line. In a terminal, generated text is streamed.
+
+    Without `model`, the default model of the task is used. With `out`, answers are drawn to image files. `columns` maps
+    columns of tables to columns of the task. `chat` starts a conversation; False continues texts without chat template.
+    """
+    generation = [option for option in options if option != "threshold"] + ["chat"] * bool(chat)
     if name in TASKS and name != "generate" and chat is False:
-        raise InputError(f"{name} frames no chat turns, so it takes no --no-chat.")
-    if name in TASKS and name not in WRITING and written:
-        raise InputError(f"{name} writes no text, so it takes no --{written[0].replace('_', '-')}.")
+        raise InputError(f"{name} has no chat template and does not accept --no-chat.")
+    if name in TASKS and name not in WRITING and generation:
+        raise InputError(f"{name} does not generate text and does not accept --{generation[0].replace('_', '-')}.")
     if name in TASKS and "threshold" in options and not find(name).has_slots:
-        raise InputError(f"{name} finds no things that are more or less sure, so it takes no --threshold.")
+        raise InputError(f"{name} has no detection scores and does not accept --threshold.")
     if "overflow" in where and name != "read":
-        raise InputError(f"{name} reads no lines, so it takes no --overflow.")
+        raise InputError(f"{name} does not read text lines and does not accept --overflow.")
     if chat and inputs:
-        raise InputError("--chat reads what you say from standard input; leave INPUT out.")
+        raise InputError("--chat reads from standard input; remove INPUT.")
     if not chat and not inputs:
-        raise InputError("There is no INPUT; give a text, a file, or - to read lines from standard input.")
+        raise InputError("INPUT is missing; give a text, a file, or - for standard input.")
     if out is not None and name not in DRAWING:
-        raise InputError(f"{name} has nothing to draw, so it takes no --out.")
+        raise InputError(f"{name} has no image output and does not accept --out.")
     if find(name).beside is not None:
         inputs, options = split_inputs(name, inputs, options)
     checked = read_inputs(inputs, name, columns)
     named = find(name).reads == "files" and (len(inputs) > 1 or "-" in inputs or has_tables(checked))
-    places = image_paths(out)  # an error is one before a model is loaded
+    places = image_paths(out)  # checked before a model is loaded
     chosen = model if model is not None else pretrained.default(name, bool(chat)).name
-    with waiting(f"Reading {chosen}"):
+    with waiting(f"Loading {chosen}"):
         work: Any = task(name, chosen, **where)
     if isinstance(work, Task):
         print(f"device: {spell_device(work.model)}", file=sys.stderr, flush=True)
@@ -88,8 +90,8 @@ def run(
 
 @contextmanager
 def counted() -> Iterator[list[set[int]]]:
-    """Print once, when all is answered, how many rows were cut and to what length. The list takes `hash_texts` of each
-    row that is asked about."""
+    """Print once, after all answers, how many rows were truncated and to what length. The list takes `hash_texts` of
+    each row that is asked about."""
     asked: list[set[int]] = []
     with count_cuts() as cuts:
         try:
@@ -109,29 +111,29 @@ def recorded(rows: Iterable[Any], asked: list[set[int]]) -> Iterator[Any]:
 def answer_groups(
     work: Any, texts: Iterator[Any], options: Mapping[str, Any], name: str, *, named: bool, places: Iterator[Path]
 ) -> None:
-    """Some inputs at a time; `named`: they are files, and each answer comes under its file's name."""
-    asked = failed = 0
-    while group := list(islice(texts, TOGETHER)):
+    """Answer inputs in batches. With `named`, each answer is prefixed with the file name of its input."""
+    total = failed = 0
+    while group := list(islice(texts, BATCH_SIZE)):
         with waiting(f"{name} …"):
             answers = answer_each(work, group, options) if named else answer_all(work, group, options)
-        if not asked and all(isinstance(one, Error) for one in answers) and len({str(one) for one in answers}) == 1:
-            raise answers[0]  # of an option or of the model, not of a file
+        if not total and all(isinstance(one, Error) for one in answers) and len({str(one) for one in answers}) == 1:
+            raise answers[0]  # the same error for all inputs: an option or the model is wrong
         for text, answer in zip(group, answers, strict=True):
-            asked, place = asked + 1, next(places, None)
+            total, place = total + 1, next(places, None)
             if isinstance(answer, Error):
                 failed += 1
                 print(f"anyformer: {answer}", file=sys.stderr, flush=True)
                 continue
-            print(under(file_name(text), format_answer(answer)) if named else format_answer(answer), flush=True)
+            print(prefixed(file_name(text), format_answer(answer)) if named else format_answer(answer), flush=True)
             if place is not None:
                 write_image(answer, place)
     if failed:
-        kind = SkippedError if failed < asked else InputError
-        raise kind(f"{failed} of {asked} inputs had no answer, as said above.")
+        kind = SkippedError if failed < total else InputError
+        raise kind(f"{failed} of {total} inputs failed; see the errors above.")
 
 
 def answer_each(work: Any, group: Sequence[Any], options: Mapping[str, Any]) -> list[Any]:
-    """An answer for each file, or the error that there is instead: the others do not suffer for it."""
+    """An answer or an error for each file."""
     try:
         return answer_all(work, group, options)
     except Error as error:
@@ -139,51 +141,52 @@ def answer_each(work: Any, group: Sequence[Any], options: Mapping[str, Any]) -> 
 
 
 def answer_all(work: Any, group: Sequence[Any], options: Mapping[str, Any]) -> list[Any]:
-    """An answer for each input; a blank line, which is None, has a blank one."""
-    asked = [text for text in group if text is not None]
-    said = iter(work(asked, **options) if asked else ())
-    return ["" if text is None else next(said) for text in group]
+    """An answer for each input; blank lines (None) have empty answers."""
+    texts = [text for text in group if text is not None]
+    answers = iter(work(texts, **options) if texts else ())
+    return ["" if text is None else next(answers) for text in group]
 
 
 def file_name(item: Any) -> str:
-    """The name of the file that an input is; of a question beside one too."""
+    """The file name of an input, also if the input is a pair of a file and a question."""
     file = item[0] if isinstance(item, tuple) else item
     return file if isinstance(file, str) else str(file.name)
 
 
-def under(name: str, answer: str) -> str:
-    """An answer with the name of the file that it is on; one of several lines below the name."""
+def prefixed(name: str, answer: str) -> str:
+    """An answer prefixed with its file name; an answer with several lines starts on a new line."""
     return f"{name}:\n{answer}" if "\n" in answer else f"{name}: {answer}"
 
 
 def split_inputs(name: str, inputs: Sequence[str], options: Mapping[str, Any]) -> tuple[list[str], dict[str, Any]]:
-    """The images among the inputs, and with the options what was said beside them: whatever is no file and is not
-    named like one."""
-    pictures = [item for item in inputs if item == "-" or "|" in item or _names_picture(item)]
-    words = [item for item in inputs if item not in pictures]
-    if not words or not pictures:
+    """Separate images from texts. The texts (inputs that are not files and have no image suffix) are added to the
+    options."""
+    images = [item for item in inputs if item == "-" or "|" in item or _names_image(item)]
+    texts = [item for item in inputs if item not in images]
+    if not texts or not images:
         return list(inputs), dict(options)
-    if name == "ask-image" and len(words) > 1:
-        raise InputError("ask-image takes one question, and images: anyformer run ask-image PICTURE QUESTION.")
-    return pictures, {**options, str(find(name).beside): words if name == "match" else words[0]}
+    if name == "ask-image" and len(texts) > 1:
+        raise InputError("ask-image needs one question and images: anyformer run ask-image IMAGE QUESTION")
+    return images, {**options, str(find(name).beside): texts if name == "match" else texts[0]}
 
 
-def _names_picture(item: str) -> bool:
+def _names_image(item: str) -> bool:
     return os.path.exists(item) or item.lower().endswith(tuple(SUFFIXES))
 
 
 def image_paths(out: Path | None) -> Iterator[Path]:
-    """Where images of answers go: to `out` itself, or to as many files numbered like it.  out.png, out-2.png, …"""
+    """The output image files: `out`, then numbered files (out.png, out-2.png, …)."""
     if out is None:
         return iter(())
-    if out.suffix.lower() not in DRAWN:
-        raise InputError(f"--out is {out}; it takes the name of an image, such as {out.with_suffix('.png')}.")
+    if out.suffix.lower() not in IMAGE_SUFFIXES:
+        raise InputError(f"--out is {out}; expected an image file such as {out.with_suffix('.png')}.")
     if not out.absolute().parent.is_dir():
-        raise InputError(f"--out is {out}, and there is no folder {out.parent}.")
+        raise InputError(f"--out is {out}, but the folder {out.parent} does not exist.")
     return (out if i == 1 else out.with_stem(f"{out.stem}-{i}") for i in count(1))
 
 
 def write_image(answer: Any, path: Path) -> None:
+    """Draw an answer to an image file."""
     try:
         answer.draw().save(path)
     except OSError as error:
@@ -191,8 +194,8 @@ def write_image(answer: Any, path: Path) -> None:
 
 
 def read_inputs(given: Sequence[str], name: str, columns: str) -> list[tuple[str, str | Path | None]]:
-    """Each input with what it stands for, before a model is loaded: the text in a file, the path of a table, or None
-    for a text as it stands and for standard input (-). A task on files keeps their names as they are."""
+    """Resolve inputs before a model is loaded: the text of a text file, the path of a table, or None for a literal text
+    and for standard input (-). Tasks that read files keep file names."""
     kind = find(name)
     if kind.reads == "files":
         tables = [os.path.isfile(item) and is_table(kind, Path(item)) for item in given]
@@ -202,33 +205,38 @@ def read_inputs(given: Sequence[str], name: str, columns: str) -> list[tuple[str
     else:
         checked = [(item, _file(kind, item)) for item in given]
     if columns and not has_tables(checked):
-        raise InputError("--columns says which column of a table is what; no INPUT is a .tsv, .csv or .jsonl file.")
-    if name in pretrained.PAIRS and has_tables(checked) and not all(isinstance(held, Path) for _, held in checked):
-        raise InputError(f"{name} takes tables alone, with a column for each text; leave the other inputs out.")
-    files = [item for item, held in checked if isinstance(held, str)]
+        raise InputError("--columns needs a table as INPUT (.tsv, .csv, .jsonl or .parquet).")
+    if (
+        name in pretrained.PAIRS
+        and has_tables(checked)
+        and not all(isinstance(content, Path) for _, content in checked)
+    ):
+        raise InputError(f"{name} cannot mix tables and other inputs; remove the other inputs.")
+    files = [item for item, content in checked if isinstance(content, str)]
     if files:
         more = f" and {len(files) - 5} more" if len(files) > 5 else ""
-        print(f"anyformer: read as a file, not as a text: {', '.join(files[:5])}{more}", file=sys.stderr, flush=True)
+        print(f"anyformer: read as file, not as text: {', '.join(files[:5])}{more}", file=sys.stderr, flush=True)
     return checked
 
 
 def has_tables(checked: Sequence[tuple[str, str | Path | None]]) -> bool:
-    return any(isinstance(held, Path) for _, held in checked)
+    """Whether an input is a table."""
+    return any(isinstance(content, Path) for _, content in checked)
 
 
 def group_inputs(texts: list[Any]) -> Iterator[Any]:
-    """Two texts, or a question and its choices, as the one input that they are; unless the first is a whole line."""
+    """Combine two texts, or a question and its choices, to one input. Texts that contain tabs are complete inputs."""
     return iter(texts if "\t" in texts[0] else [tuple(texts)])
 
 
 def _texts(given: Iterable[tuple[str, str | Path | None]], name: str, work: Any, columns: str) -> Iterator[Any]:
-    """Texts as they stand, the text in a file, a question for each row of a table, and for - one text for each line of
-    standard input. None for a blank one."""
-    for item, held in given:
-        if isinstance(held, Path):
+    """Yield the inputs: texts, contents of files, rows of tables, and lines of standard input (None for blank
+    lines)."""
+    for item, content in given:
+        if isinstance(content, Path):
             yield from _rows(item, name, work, columns)
         elif item != "-":
-            yield item if held is None else held
+            yield item if content is None else content
         else:
             yield from _lines(name)
 
@@ -246,17 +254,17 @@ def _lines(name: str) -> Iterator[str | None]:
         if line.strip():
             yield line
         elif name == "embed":
-            raise InputError(f"Line {number} of standard input is blank, so it has no vector: leave it out.")
+            raise InputError(f"Line {number} of standard input is blank; remove blank lines.")
         elif find(name).reads == "texts":
             yield None
 
 
 def _file(kind: type[Task], item: str) -> str | Path | None:
-    """What stands in the file of this name, if there is one; of a table its path. An error if a text looks like the
-    path of a file that does not exist."""
+    """The content of a text file, the path of a table, or None for a literal text. An error if the text looks like the
+    path of a missing file."""
     try:
         if item and Path(item).is_dir():
-            raise InputError(f"{item} is a folder; give a text, a file, or - for what stands on standard input.")
+            raise InputError(f"{item} is a folder; give a text, a file, or - for standard input.")
         if not Path(item).is_file():
             if item != "-":
                 check_no_path(item)
@@ -267,14 +275,14 @@ def _file(kind: type[Task], item: str) -> str | Path | None:
     except OSError as error:
         if item and len(item) < 256:
             raise InputError(f"{item} cannot be read: {error.strerror}.") from None
-        return None  # a text too long to name a file
+        return None  # a text that is too long for a file name
     except ValueError:  # a text with a zero byte
         return None
 
 
 def check_no_path(text: str) -> None:
-    """Raise InputError if a text looks like the path of a file: one word that is absolute, leads into a folder that
-    exists, ends in a suffix that a reader knows, or has a suffix and is almost the name of a file."""
+    """Raise InputError if a text looks like the path of a missing file: it has no spaces and is absolute, is inside an
+    existing folder, has a known suffix, or is similar to the name of a file."""
     path = Path(text)
     if not text.isprintable() or " " in text:
         return
@@ -286,11 +294,11 @@ def check_no_path(text: str) -> None:
     if path.is_absolute() or known or mistyped or (inside and folder != Path(".")):
         similar = get_close_matches(path.name, names, n=1)
         hint = f' Did you mean "{similar[0]}"?' if similar else ""
-        raise InputError(f"There is no file {text}.{hint} To give it as a text, write it to standard input (INPUT -).")
+        raise InputError(f"There is no file {text}.{hint} To use it as text, pass it on standard input (INPUT -).")
 
 
 def lines() -> Iterator[str]:
-    """Lines of standard input, as they come."""
+    """Yield the lines of standard input."""
     try:
         for line in sys.stdin:
             yield line.rstrip("\r\n")
@@ -299,15 +307,15 @@ def lines() -> Iterator[str]:
 
 
 def chat_loop(work: Any, options: Mapping[str, Any]) -> None:
-    """A question a line, until the input ends."""
+    """Answer each line of standard input in a conversation."""
     if not isinstance(work, TextGenerator) or not work.templated:
-        raise InputError("--chat needs a model with a chat template, and this one has none; leave --chat out.")
+        raise InputError("--chat needs a model with a chat template; this model has none.")
     conversation = work.chat(**options)
-    asked = sys.stdin.isatty()
-    if asked:
-        print("Type a line and press Enter; Ctrl-D ends.", file=sys.stderr)
+    interactive = sys.stdin.isatty()
+    if interactive:
+        print("Type a message and press Enter; press Ctrl-D to quit.", file=sys.stderr)
     while True:
-        if asked:
+        if interactive:
             print("> ", end="", file=sys.stderr, flush=True)
         text = next(filter(str.strip, lines()), None)
         if text is None:
@@ -316,18 +324,19 @@ def chat_loop(work: Any, options: Mapping[str, Any]) -> None:
 
 
 def show_pieces(pieces: Iterable[str]) -> None:
+    """Print streamed text."""
     for piece in pieces:
         print(piece, end="", flush=True)
     print(flush=True)
 
 
 def format_answer(answer: Any) -> str:
-    """An answer as one printed thing; a vector as its numbers."""
+    """An answer as text; a vector as numbers separated by spaces."""
     return " ".join(f"{x:.6g}" for x in answer.tolist()) if isinstance(answer, Tensor) else str(answer)
 
 
 def waiting(message: str) -> Any:
-    """Something that moves on a terminal while the block runs, and nothing elsewhere."""
+    """A spinner on a terminal while the block runs; no output elsewhere."""
     from rich.console import Console
 
     return Console(stderr=True).status(message)

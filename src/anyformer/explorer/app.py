@@ -1,11 +1,10 @@
-"""The explorer behind its page: a model's views as JSON, over HTTP on this machine alone.
+"""The HTTP server of the explorer: views of a model as JSON, on the loopback interface only.
 
-    GET  /api/models                     what there is
-    GET  /api/models/ID                  what a model is: its kind, stages and parameters
-    POST /api/models/ID/VIEW             a view of an input (views/__init__.py), as a `ViewRequest` in JSON
+    GET  /api/models                     the list of models
+    GET  /api/models/ID                  a description of a model: family, stages, parameters, modalities
+    POST /api/models/ID/VIEW             a view (views/__init__.py) of the input in a JSON `ViewRequest`
 
-A request says everything itself, so two people never see each other's; it is bounded in size and time, and ends when
-whoever asked goes away.
+Requests are stateless. Their size and time are limited, and work is canceled when the client disconnects.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ from anyformer.layers.recurrent import AttentionRNNDecoder, RNNDecoder, RNNEncod
 from anyformer.version import __version__
 
 STATIC = Path(__file__).parent / "static"
-LARGEST = 8 * 2**20  # bytes of a request
-SECONDS = 60.0
-WAITING = 16  # requests at once
-HOSTS = ["127.0.0.1", "localhost", "[::1]"]  # what a browser on this machine calls us; others are somebody's trick
+MAX_REQUEST_BYTES = 8 * 2**20
+TIMEOUT_SECONDS = 60.0
+MAX_CONCURRENT_REQUESTS = 16
+HOSTS = ["127.0.0.1", "localhost", "[::1]"]  # other host names are rejected (DNS rebinding)
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'self'; img-src 'self' data: blob:; base-uri 'none'; form-action 'none';"
@@ -48,11 +47,11 @@ HEADERS = {
 
 
 class TooLargeError(InputError):
-    """A request with more bytes than are read."""
+    """Raised for a request body above the size limit."""
 
 
-class Guard:
-    """Our headers on every answer. Written out, because what FastAPI has for this hides that a browser has left."""
+class SecurityHeaders:
+    """ASGI middleware that adds security headers. FastAPI's own middleware hides client disconnects."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -66,11 +65,12 @@ class Guard:
         await self.app(scope, receive, guarded if scope["type"] == "http" else send)
 
 
-def make_app(shelf: ModelList, seconds: float = SECONDS, largest: int = LARGEST) -> FastAPI:
+def make_app(models: ModelList, seconds: float = TIMEOUT_SECONDS, max_bytes: int = MAX_REQUEST_BYTES) -> FastAPI:
+    """Create the FastAPI app. `seconds` is the time limit and `max_bytes` the size limit of a request."""
     app = FastAPI(title="anyformer explore", docs_url=None, redoc_url=None, openapi_url=None)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=HOSTS)
-    app.add_middleware(Guard)
-    places = asyncio.Semaphore(WAITING)
+    app.add_middleware(SecurityHeaders)
+    slots = asyncio.Semaphore(MAX_CONCURRENT_REQUESTS)
 
     @app.exception_handler(Error)
     async def explain(request: Request, error: Error) -> JSONResponse:
@@ -78,29 +78,29 @@ def make_app(shelf: ModelList, seconds: float = SECONDS, largest: int = LARGEST)
         return JSONResponse({"error": str(error)}, status_code=status)
 
     @app.get("/api/models")
-    async def models() -> dict[str, Any]:
-        return {"models": [entry.to_json() for entry in shelf.entries.values()], "version": __version__}
+    async def list_models() -> dict[str, Any]:
+        return {"models": [entry.to_json() for entry in models.entries.values()], "version": __version__}
 
     @app.get("/api/models/{id}")
     async def model(id: str, request: Request) -> dict[str, Any]:
-        patience = Deadline(seconds)
-        return await _patiently(request, patience, lambda: describe(shelf.open(id, patience)))
+        deadline = Deadline(seconds)
+        return await _run(request, deadline, lambda: describe(models.open(id, deadline)))
 
     @app.post("/api/models/{id}/{view}")
     async def view(id: str, view: str, request: Request) -> dict[str, Any]:
         if view not in VIEWS:
-            raise InputError(f"There is no such view; there are {', '.join(VIEWS)}.")
-        ask = ViewRequest.from_json(await _body(request, largest))
-        patience = Deadline(seconds)
-        async with places:
-            return await _patiently(request, patience, lambda: answer(shelf, id, view, ask, patience))
+            raise InputError(f"Unknown view; expected one of {', '.join(VIEWS)}.")
+        body = ViewRequest.from_json(await _body(request, max_bytes))
+        deadline = Deadline(seconds)
+        async with slots:
+            return await _run(request, deadline, lambda: answer(models, id, view, body, deadline))
 
     app.mount("/", StaticFiles(directory=STATIC, html=True), name="page")
     return app
 
 
 def answer(models: ModelList, id: str, view: str, request: ViewRequest, deadline: Deadline) -> dict[str, Any]:
-    """One question at a time for each model: its taps and hooks are its own."""
+    """Compute a view. Each model handles one request at a time, because its taps and hooks are shared."""
     opened = models.open(id, deadline)
     deadline.acquire(opened.lock)
     try:
@@ -110,7 +110,7 @@ def answer(models: ModelList, id: str, view: str, request: ViewRequest, deadline
 
 
 def describe(loaded: LoadedModel) -> dict[str, Any]:
-    """What the page must know to offer the right views."""
+    """The description of a model from which the page chooses the views to offer."""
     model = loaded.model
     return {
         "family": model.family,
@@ -118,49 +118,49 @@ def describe(loaded: LoadedModel) -> dict[str, Any]:
         "parameters": sum(one.numel() for one in model.parameters()),
         "stages": list(model.stages),
         "text": loaded.reads_text,
-        "pictures": loaded.reads_images,
-        "sounds": loaded.reads_audio,
+        "images": loaded.reads_images,
+        "audio": loaded.reads_audio,
         "tokenizer": loaded.tokenizer is not None,
-        "pairs": loaded.reads_pairs,
-        "writes": loaded.writes,
-        "continues": loaded.continues,
-        "words": loaded.language is not None,
+        "text_pairs": loaded.reads_pairs,
+        "encoder_decoder": loaded.encoder_decoder,
+        "decoder_only": loaded.decoder_only,
+        "language_head": loaded.language is not None,
         "boxes": loaded.boxes is not None,
-        "hides": loaded.pixels is not None,
+        "reconstruction": loaded.pixels is not None,
         "patches": loaded.patches is not None,
-        "recurs": any(isinstance(part, (RNNEncoder, AttentionRNNDecoder, RNNDecoder)) for part in model.modules()),
-        "crosses": any(point.endswith(".cross.weights") for point in model.points),
-        "attends": any(point.endswith(".weights") for point in model.points),
+        "recurrent": any(isinstance(part, (RNNEncoder, AttentionRNNDecoder, RNNDecoder)) for part in model.modules()),
+        "cross_attention": any(point.endswith(".cross.weights") for point in model.points),
+        "attention": any(point.endswith(".weights") for point in model.points),
         **capabilities(loaded),
     }
 
 
-async def _body(request: Request, largest: int) -> dict[str, Any]:
+async def _body(request: Request, max_bytes: int) -> dict[str, Any]:
     if request.headers.get("content-type", "").split(";")[0] != "application/json":
-        raise InputError("A question is JSON, with the content type application/json.")
+        raise InputError("The request must be JSON with the content type application/json.")
     content = b""
-    async for piece in request.stream():
-        content += piece
-        if len(content) > largest:
-            raise TooLargeError(f"A request may have {largest >> 20} MB at most; send a smaller image or text.")
+    async for chunk in request.stream():
+        content += chunk
+        if len(content) > max_bytes:
+            raise TooLargeError(f"The request is larger than {max_bytes >> 20} MB; send a smaller image or text.")
     try:
         found = json.loads(content)
         json.dumps(found, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise InputError("The request holds half a character (a surrogate by itself).") from None
+        raise InputError("The request contains an unpaired surrogate character.") from None
     except (ValueError, RecursionError):
-        raise InputError("The request is not JSON, or is nested too deeply.") from None
+        raise InputError("The request is not valid JSON or is nested too deeply.") from None
     if not isinstance(found, dict):
-        raise InputError("The request is JSON, but not an object.")
+        raise InputError("The request must be a JSON object.")
     return found
 
 
-async def _patiently(request: Request, deadline: Deadline, work: Any) -> dict[str, Any]:
-    """The work in a thread of its own, told to stop when nobody waits for it any more."""
-    doing = asyncio.create_task(asyncio.to_thread(work))
-    while not doing.done():
-        await asyncio.wait({doing}, timeout=0.25)
-        if not doing.done() and await request.is_disconnected():
+async def _run(request: Request, deadline: Deadline, work: Any) -> dict[str, Any]:
+    """Run `work` in a thread; cancel the deadline when the client disconnects."""
+    task = asyncio.create_task(asyncio.to_thread(work))
+    while not task.done():
+        await asyncio.wait({task}, timeout=0.25)
+        if not task.done() and await request.is_disconnected():
             deadline.cancel()
-    found: dict[str, Any] = doing.result()
+    found: dict[str, Any] = task.result()
     return found

@@ -1,5 +1,4 @@
-"""Numbers made small enough to be drawn: whole where they are few, in tiles or pooled where they are many, and in 16
-bits."""
+"""Reduce tensors for the page: crop or pool large ones, and quantize values to 16 bits."""
 
 from __future__ import annotations
 
@@ -11,14 +10,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-SIDE = 128  # cells of a grid that are drawn at once
-THUMB = 48  # and of a small one
+SIDE = 128  # maximum rows and columns of a matrix
+THUMB = 48  # and of a thumbnail
 LEVELS = 65535
-QUERIES = 256  # of a long text, by which a head's figures are worked out
+QUERIES = 256  # maximum queries for entropy and distance
 
 
 def pack(values: Tensor) -> dict[str, Any]:
-    """Any tensor in 16 bits between its least and its largest value: the error is under a 130,000th of the range."""
+    """Quantize a tensor to 16 bits between its minimum and maximum (error below 1/130,000 of the range)."""
     values = values.detach().double().cpu()
     low, high = (float(values.min()), float(values.max())) if values.numel() else (0.0, 0.0)
     span = high - low
@@ -28,7 +27,7 @@ def pack(values: Tensor) -> dict[str, Any]:
 
 
 def numbers(values: Tensor, digits: int = 6) -> Any:
-    """Nested lists of numbers with so many digits that count; what is not finite becomes None."""
+    """Nested lists of numbers, rounded to `digits` significant digits; NaN and infinities become None."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, list):
@@ -39,8 +38,7 @@ def numbers(values: Tensor, digits: int = 6) -> Any:
 
 
 def pooled(weights: Tensor, side: int) -> Tensor:
-    """[…, Q, K] with at most `side` rows and columns: each cell is the largest weight that it stands for, so that a
-    thin line is not lost."""
+    """Max-pool [..., queries, keys] to at most `side` rows and columns, so that thin lines stay visible."""
     rows, columns = (min(size, side) for size in weights.shape[-2:])
     if (rows, columns) == tuple(weights.shape[-2:]):
         return weights
@@ -49,7 +47,7 @@ def pooled(weights: Tensor, side: int) -> Tensor:
 
 
 def tile(weights: Tensor, top: int, left: int) -> dict[str, Any]:
-    """The part of [Q, K] from a corner on that is drawn at once; where that is not all, the whole small beside it."""
+    """The part of [queries, keys] at a corner; with an overview of the whole matrix if it is larger."""
     top = min(top, max(weights.shape[-2] - SIDE, 0))
     left = min(left, max(weights.shape[-1] - SIDE, 0))
     part = weights[..., top : top + SIDE, left : left + SIDE]
@@ -58,7 +56,7 @@ def tile(weights: Tensor, top: int, left: int) -> dict[str, Any]:
 
 
 def strongest(row: Tensor, most: int = SIDE) -> dict[str, Any]:
-    """The largest of a row of weights [K], where they stand, and how much the others have together."""
+    """The largest weights of a row [keys], their positions, and the sum of the remaining weights."""
     values, places = row.topk(min(most, len(row)))
     order = places.argsort()
     rest = max(float(row.sum() - values.sum()), 0.0)
@@ -66,13 +64,13 @@ def strongest(row: Tensor, most: int = SIDE) -> dict[str, Any]:
 
 
 def some(weights: Tensor) -> tuple[Tensor, Tensor]:
-    """[H, Q, K] of all queries, or of at most so many, evenly spread; and which they are."""
+    """Weights [heads, queries, keys] of at most QUERIES evenly spaced queries, and their indices."""
     chosen = torch.arange(0, weights.shape[-2], math.ceil(weights.shape[-2] / QUERIES))
     return (weights if len(chosen) == weights.shape[-2] else weights[:, chosen]).float(), chosen
 
 
 def entropy(weights: Tensor) -> Tensor:
-    """[H, Q, K] -> [H]: how spread each head's attention is, in bits, the mean over its queries."""
+    """Entropy of each head in bits, averaged over queries: [heads, queries, keys] -> [heads]."""
     exact, _ = some(weights)
     each = -torch.special.xlogy(exact, exact).sum(dim=-1) / math.log(2)
     real = exact.sum(dim=-1) > 0.5
@@ -80,7 +78,7 @@ def entropy(weights: Tensor) -> Tensor:
 
 
 def distance(weights: Tensor) -> Tensor:
-    """[H, Q, K] -> [H]: how many tokens away each head looks, on average."""
+    """Mean distance in tokens between query and key: [heads, queries, keys] -> [heads]."""
     exact, query = some(weights)
     apart = (query[:, None] - torch.arange(weights.shape[-1])).abs().float()
     each = (exact * apart).sum(dim=-1)

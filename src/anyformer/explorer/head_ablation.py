@@ -1,4 +1,4 @@
-"""Heads that say nothing: what a model makes of its input without them."""
+"""Ablation of attention heads."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from anyformer.model import Model
 
 
 def attentions(model: Model) -> dict[str, Attention]:
-    """Every attention by its name: "decoder.blocks.3.cross"."""
+    """All attention modules by name, such as "decoder.blocks.3.cross"."""
     return {path: part for path, part in model.named_modules() if isinstance(part, Attention)}
 
 
 @contextmanager
 def ablate_heads(model: Model, ablated: Sequence[AblatedHead]) -> Iterator[None]:
-    """Inside, the output projection sees zeros where the silenced heads' values would be."""
+    """Within this context, the outputs of the ablated heads are zero before the output projection."""
     found, hooks = attentions(model), []
     chosen: dict[str, set[int]] = {}
-    for mute in ablated:
-        chosen.setdefault(f"{mute.stage}.blocks.{mute.layer}.{mute.part}", set()).add(mute.head)
+    for one in ablated:
+        chosen.setdefault(f"{one.stage}.blocks.{one.layer}.{one.part}", set()).add(one.head)
     try:
         for name, heads in chosen.items():
             if name not in found:
-                raise InputError(f'There is no attention "{name}" whose heads could be silenced.')
-            hooks.append(found[name].out.register_forward_pre_hook(_mute(found[name], heads)))
+                raise InputError(f'There is no attention "{name}"; no head can be ablated there.')
+            hooks.append(found[name].out.register_forward_pre_hook(_mask_heads(found[name], heads)))
         yield
     finally:
         for hook in hooks:
             hook.remove()
 
 
-def _mute(attention: Attention, heads: set[int]) -> Any:
+def _mask_heads(attention: Attention, heads: set[int]) -> Any:
     n, width = attention.config.n_heads, attention.config.width_value
     if any(not 0 <= head < n for head in heads):
-        raise InputError(f"There are heads 0 to {n - 1}; {max(heads)} is none of them.")
+        raise InputError(f"head is {max(heads)}; expected 0 to {n - 1}.")
     keep = torch.ones(n, width // n)
     keep[sorted(heads)] = 0.0
 

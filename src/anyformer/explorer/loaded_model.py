@@ -1,5 +1,5 @@
-"""A model with what it came with, ready to be asked: text becomes ids, an image becomes pixels, and a pass is kept for
-the questions that follow."""
+"""A loaded model with its tokenizer and processors. Inputs are preprocessed, and forward passes are cached for further
+requests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from anyformer.explorer.modalities import (
     read_input,
     resize_image,
 )
-from anyformer.explorer.request import NEW, ViewRequest
+from anyformer.explorer.request import DEFAULT_NEW_TOKENS, ViewRequest
 from anyformer.explorer.timeouts import Deadline
 from anyformer.explorer.trace import Trace, trace, watched
 from anyformer.generation.engine import optimize_for_decoding
@@ -46,15 +46,15 @@ from anyformer.tasks.picture_text import PictureTextTask
 from anyformer.tasks.translate import Translate
 from anyformer.tokenizers.tokenizer import Tokenizer
 
-MOST_TOKENS = 2048
-WRITERS = frozenset("ask-image caption read summarize transcribe translate".split())
-KEPT = 4  # passes, and
-KEPT_BYTES = 2**30  # so much of them
+MAX_TOKENS = 2048
+GENERATIVE_TASKS = frozenset("ask-image caption read summarize transcribe translate".split())
+MAX_CACHED = 4  # cached forward passes
+MAX_CACHED_BYTES = 2**30
 
 
 @dataclass(frozen=True)
 class TokenLabel:
-    """A token as the tokenizer cut it: the characters `start` to `end` of the text, and what they are."""
+    """A token: its id, its decoded and raw text, and the characters `start` to `end` of the source text."""
 
     id: int
     text: str
@@ -66,37 +66,40 @@ class TokenLabel:
 
 @dataclass(frozen=True)
 class ModelInput:
-    """A model's input: the batch, and the words of each stage that reads some."""
+    """The input of a model: the batch, and the tokens of each stage that reads text."""
 
     batch: dict[str, Any]
     words: dict[str, list[TokenLabel]] = field(default_factory=dict)
-    answers: list[TokenLabel] = field(default_factory=list)  # what the decoder of a pair says at each of its places
-    image: Any = None  # the image as the model sees it, or the sound as its spectrogram: a PIL image
-    shown: Shown = field(default_factory=dict)  # what is drawn of a sound, a clip, a set or a row
+    answers: list[TokenLabel] = field(default_factory=list)  # tokens predicted by the decoder at each position
+    image: Any = None  # PIL image: the processed image, or the spectrogram of audio
+    shown: Shown = field(default_factory=dict)  # what the page draws for audio, a video, a set or a table row
 
 
 class LoadedModel:
+    """A model, its tokenizer, its task, and a cache of forward passes."""
+
     def __init__(self, model: Model, tokenizer: Tokenizer | None, task: Any = None) -> None:
         self.model, self.tokenizer, self.task = model, tokenizer, task
         self.processor = _processor(model) if self.reads_images else None
         self.extractor = find_extractor(model, None) if self.reads_audio else None
-        self.reader = find_reader(model)  # of clips, sets or tables
+        self.reader = find_reader(model)  # for video, sets or tables
         self.gallery: ImageFolder | None = None
-        self.lock = Lock()  # taps and hooks are the model's own: one question at a time
-        self.passes: OrderedDict[tuple[object, ...], tuple[ModelInput, Trace]] = OrderedDict()
+        self.lock = Lock()  # one request at a time, because taps and hooks belong to the model
+        self.cache: OrderedDict[tuple[object, ...], tuple[ModelInput, Trace]] = OrderedDict()
 
     @classmethod
     def load(cls, path: Path) -> LoadedModel:
+        """Load a model folder or .gguf file in float32."""
         model = load(path, dtype="float32").eval()
         model.requires_grad_(False)
         optimize_for_decoding(model)
         try:
             tokenizer = Tokenizer.load(path)
-        except Error:  # a model of images has none
+        except Error:  # for example an image model
             tokenizer = None
-        return cls(model, tokenizer, writing_task(model, path))
+        return cls(model, tokenizer, generation_task(model, path))
 
-    # What kind of model it is.
+    # Properties of the model.
 
     @property
     def reads_text(self) -> bool:
@@ -104,28 +107,33 @@ class LoadedModel:
 
     @property
     def reads_images(self) -> bool:
-        films = any(isinstance(stage.inputs, VideoInput) for stage in self.stages)
-        return "pixel_values" in self.model.names and not films
+        video = any(isinstance(stage.inputs, VideoInput) for stage in self.stages)
+        return "pixel_values" in self.model.names and not video
 
     @property
     def reads_audio(self) -> bool:
         return any(isinstance(stage.inputs, (SpectrogramInput, MelConvInput)) for stage in self.stages)
 
     @property
-    def writes(self) -> bool:
-        """An encoder-decoder that writes words."""
+    def encoder_decoder(self) -> bool:
+        """Whether the model is an encoder-decoder that generates text."""
         return self.model.decoder_start is not None and "decoder_input_ids" in self.model.names and bool(self.language)
 
     @property
-    def continues(self) -> bool:
-        """A decoder that goes on with its text."""
-        return self.reads_text and not self.writes and any(one.has_cache for one in self.stages) and bool(self.language)
+    def decoder_only(self) -> bool:
+        """Whether the model is a decoder-only language model."""
+        return (
+            self.reads_text
+            and not self.encoder_decoder
+            and any(one.has_cache for one in self.stages)
+            and bool(self.language)
+        )
 
     @property
     def reads_pairs(self) -> bool:
-        """An encoder that tells the second of two texts from the first."""
+        """Whether the model is an encoder with token types for sentence pairs."""
         typed = self.tokenizer is not None and self.tokenizer.takes_type_ids and "token_type_ids" in self.model.names
-        return typed and not self.continues
+        return typed and not self.decoder_only
 
     @property
     def stages(self) -> list[Stage]:
@@ -147,29 +155,30 @@ class LoadedModel:
     def patches(self) -> ImageInput | None:
         return next((stage.inputs for stage in self.stages if isinstance(stage.inputs, ImageInput)), None)
 
-    # A pass.
+    # Inputs and forward passes.
 
     def trace(self, request: ViewRequest, deadline: Deadline) -> tuple[ModelInput, Trace]:
-        """The input and the pass through the model; the same question finds the pass of the last time."""
+        """The input and the trace of a forward pass, from the cache if possible."""
         key = request.key()
-        if key not in self.passes:
-            subject = self.subject(request, deadline)
-            self.keep(key, subject, trace(self.model, subject.batch, request.silence, deadline))
-        self.passes.move_to_end(key)
-        return self.passes[key]
+        if key not in self.cache:
+            model_input = self.model_input(request, deadline)
+            self.store(key, model_input, trace(self.model, model_input.batch, request.ablate, deadline))
+        self.cache.move_to_end(key)
+        return self.cache[key]
 
-    def keep(self, key: tuple[object, ...], model_input: ModelInput, seen: Trace) -> None:
-        """Remember a pass; those that were not asked about for longest make room."""
-        self.passes[key] = model_input, seen
-        while len(self.passes) > 1 and self._too_much():
-            self.passes.popitem(last=False)
+    def store(self, key: tuple[object, ...], model_input: ModelInput, seen: Trace) -> None:
+        """Cache a forward pass; the least recently used passes are evicted."""
+        self.cache[key] = model_input, seen
+        while len(self.cache) > 1 and self._too_much():
+            self.cache.popitem(last=False)
 
     def _too_much(self) -> bool:
-        return len(self.passes) > KEPT or sum(one.size() for _, one in self.passes.values()) > KEPT_BYTES
+        return len(self.cache) > MAX_CACHED or sum(one.size() for _, one in self.cache.values()) > MAX_CACHED_BYTES
 
-    def subject(self, request: ViewRequest, deadline: Deadline) -> ModelInput:
+    def model_input(self, request: ViewRequest, deadline: Deadline) -> ModelInput:
+        """Preprocess the input of a request."""
         if not (self.reads_text or self.reads_images or self.reads_audio or self.reader):
-            raise InputError(f"A {self.model.family} model reads nothing that can be given here.")
+            raise InputError(f"{self.model.family} models need an input that the explorer does not support.")
         batch: dict[str, Any] = {}
         words: dict[str, list[TokenLabel]] = {}
         image = None
@@ -178,36 +187,36 @@ class LoadedModel:
             batch, shown = read_input(self.reader, request)
             batch |= autoregressive_inputs(self, request, batch, deadline)
         if self.reads_images:
-            batch, image = self._picture(request)
+            batch, image = self._image_input(request)
             batch |= autoregressive_inputs(self, request, batch, deadline)
         if self.reads_audio:
-            batch, image, shown = self._sound(request)
+            batch, image, shown = self._audio_input(request)
         if self.reads_text:
-            given, found = self._text(request)
+            given, found = self._text_input(request)
             batch |= given
             words = {stage.name: found for stage in self.stages if "input_ids" in stage.names}
         if self.language is not None and "logits_to_keep" in self.model.names:
-            batch["logits_to_keep"] = 1  # other places are scored when they are asked for
-        if not self.writes:
+            batch["logits_to_keep"] = 1  # other positions are scored on request
+        if not self.encoder_decoder:
             return ModelInput(batch, words, image=image, shown=shown)
-        said, answers = self._answer(request, batch, deadline)
-        batch["decoder_input_ids"] = torch.tensor([[word.id for word in said]], dtype=torch.long)
+        generated, answers = self._decoder_input(request, batch, deadline)
+        batch["decoder_input_ids"] = torch.tensor([[word.id for word in generated]], dtype=torch.long)
         decoder = next(stage.name for stage in self.stages if "decoder_input_ids" in stage.names)
-        return ModelInput(batch, {**words, decoder: said}, answers, image, shown)
+        return ModelInput(batch, {**words, decoder: generated}, answers, image, shown)
 
-    def _text(self, request: ViewRequest) -> tuple[dict[str, Any], list[TokenLabel]]:
+    def _text_input(self, request: ViewRequest) -> tuple[dict[str, Any], list[TokenLabel]]:
         request = request if request.pair else request.replace(pair=None)
         if request.text and isinstance(self.task, Translate):
             request = request.replace(text=self.task.settings.prefix + request.text)
         words, types = self.tokenize(request.text, request.pair)
         if not words:
-            raise InputError("There is no text to read; write some.")
+            raise InputError("text is empty; enter a text.")
         words = [*(TokenLabel(number, "▢", "▢") for number in image_placeholder_ids(self.model)), *words]
         if request.pair is not None and "token_type_ids" in self.model.names and len(types) != len(words):
-            raise InputError(f"This {self.model.family} model reads no second text; leave the pair out.")
-        limit = min(stage.limit or MOST_TOKENS for stage in self.stages if "input_ids" in stage.names)
-        if len(words) > min(limit, MOST_TOKENS):
-            raise InputError(f"The text has {len(words):,} tokens; the most is {min(limit, MOST_TOKENS):,}.")
+            raise InputError(f"This {self.model.family} model does not accept a second text; leave pair empty.")
+        limit = min(stage.limit or MAX_TOKENS for stage in self.stages if "input_ids" in stage.names)
+        if len(words) > min(limit, MAX_TOKENS):
+            raise InputError(f"The text has {len(words):,} tokens; the maximum is {min(limit, MAX_TOKENS):,}.")
         if request.padding:
             return self._padded(request, words, types)
         batch = {"input_ids": torch.tensor([[word.id for word in words]])}
@@ -218,9 +227,9 @@ class LoadedModel:
     def _padded(
         self, request: ViewRequest, words: list[TokenLabel], types: list[int]
     ) -> tuple[dict[str, Any], list[TokenLabel]]:
-        """The text beside tokens that mean nothing, as in a batch with longer ones."""
+        """The text with padding tokens, as in a batch with longer texts."""
         if "attention_mask" not in self.model.names:
-            raise InputError(f"A {self.model.family} model takes no padding.")
+            raise InputError(f"{self.model.family} models do not support padding.")
         known = self.tokenizer.pad_id if self.tokenizer is not None else None
         padding = [TokenLabel(known or 0, "[pad]", "")] * request.padding
         spread = (padding, words) if request.padding_left else (words, padding)
@@ -233,7 +242,7 @@ class LoadedModel:
         return batch, found
 
     def tokenize(self, text: str, pair: str | None = None, special: bool = True) -> tuple[list[TokenLabel], list[int]]:
-        """Tokens and their types. Without a tokenizer the text is ids: "12 7 7"."""
+        """Tokens and their types. Without a tokenizer, the text contains ids: "12 7 7"."""
         if self.tokenizer is None:
             return _ids(text), []
         row = self.tokenizer.encodings(text, pair, special=special, fast=False)[0]
@@ -244,18 +253,18 @@ class LoadedModel:
         return found, list(row.type_ids)
 
     def words(self, ids: Sequence[int], target: bool = False) -> list[TokenLabel]:
-        """Tokens by their ids; `target`: of what the model writes."""
+        """The tokens of ids, with the target tokenizer if `target`."""
         if self.tokenizer is None:
             return [TokenLabel(number, str(number), str(number)) for number in ids]
         tokenizer = self.tokenizer.target if target else self.tokenizer
         raw = [tokenizer.engine.id_to_token(number) or "" for number in ids]
         return [TokenLabel(*one) for one in zip(ids, tokenizer.tokens(ids), raw, strict=True)]
 
-    def _picture(self, request: ViewRequest) -> tuple[dict[str, Any], Any]:
+    def _image_input(self, request: ViewRequest) -> tuple[dict[str, Any], Any]:
         from anyformer.data.images.image_file import pillow
 
         assert self.processor is not None
-        opened = ImageFile.of(request.file("picture")).open(self.processor.mode)
+        opened = ImageFile.of(request.file("image")).open(self.processor.mode)
         if isinstance(self.task, PictureTextTask):
             opened = self.task.fit_picture(opened, "the image")
         pixels = resize_image(self, opened)
@@ -264,26 +273,26 @@ class LoadedModel:
         image = pillow().Image.fromarray(shown[..., 0] if shown.shape[-1] == 1 else shown)
         return self.processor.normalize(stacked["pixels"], stacked.get("sizes")), image
 
-    def _sound(self, request: ViewRequest) -> tuple[dict[str, Any], Any, Shown]:
-        """Features, their image (mels from top to bottom, low tones first, and time along), and the wave."""
+    def _audio_input(self, request: ViewRequest) -> tuple[dict[str, Any], Any, Shown]:
+        """Audio features, their spectrogram as an image (low frequencies at the top), and the waveform."""
         from anyformer.data.images.image_file import pillow
 
         assert self.extractor is not None
-        sound = as_audio(request.file("sound"))
-        features = extract_features(self.extractor, sound)
+        audio = as_audio(request.file("audio"))
+        features = extract_features(self.extractor, audio)
         mels = features if self.extractor.kind == "whisper" else features.T
         low, high = mels.aminmax()
         shown = (
             (255 - (mels - low) / (high - low).clamp(min=1e-6) * 255).to(torch.uint8).numpy()
-        )  # ink where it is loud
-        wave = sound.open(self.extractor.sampling_rate)
-        drawn: Shown = {"kind": "sound", "wave": wave, "rate": self.extractor.sampling_rate}
+        )  # dark where it is loud
+        waveform = audio.open(self.extractor.sampling_rate)
+        drawn: Shown = {"kind": "audio", "waveform": waveform, "rate": self.extractor.sampling_rate}
         return {self.extractor.field: features[None]}, pillow().Image.fromarray(shown), drawn
 
-    def _answer(
+    def _decoder_input(
         self, request: ViewRequest, batch: dict[str, Any], deadline: Deadline
     ) -> tuple[list[TokenLabel], list[TokenLabel]]:
-        """What the decoder reads, and what it says at each place: one word later."""
+        """The input tokens of the decoder, and the target tokens (shifted by one)."""
         if request.target is None:
             ids = self._generated_ids(request, batch, deadline)
         else:
@@ -294,87 +303,88 @@ class LoadedModel:
                 else target.encode(request.target, special=False)
             )
             end = self.end
-            ids = [*self._opening(request, batch, deadline), *cut, *([] if end is None else [end])]
+            ids = [*self._decoder_prompt(request, batch, deadline), *cut, *([] if end is None else [end])]
         words = self.words(ids, target=True)
         return words[:-1], words[1:]
 
     @property
-    def _hears(self) -> bool:
-        """A model of speech, which generates new tokens alone: neither what they follow nor the end."""
+    def _is_speech_model(self) -> bool:
+        """Whether the model is a speech model, whose generated ids contain neither the prompt nor the end token."""
         return self.reads_audio and window_frames(self.model) is not None
 
     def _generated_ids(self, request: ViewRequest, batch: dict[str, Any], deadline: Deadline) -> list[int]:
-        """What the model writes by itself, from the start token to the end where it came to one."""
+        """The ids that the model generates, from the start token to the end token (if it was generated)."""
         if isinstance(self.task, Translate):
-            asked = {} if request.new_tokens is None else {"max_new_tokens": request.new_tokens}
-            with watched(self.model, None, [], deadline), ablate_heads(self.model, request.silence):
-                whole = [*self._opening(request, batch, deadline), *self.task.answer_ids(request.text, **asked)]
+            length = {} if request.new_tokens is None else {"max_new_tokens": request.new_tokens}
+            with watched(self.model, None, [], deadline), ablate_heads(self.model, request.ablate):
+                whole = [*self._decoder_prompt(request, batch, deadline), *self.task.answer_ids(request.text, **length)]
             decoder = next(stage for stage in self.stages if "decoder_input_ids" in stage.names)
-            return whole[: min(decoder.limit or MOST_TOKENS, MOST_TOKENS) + 1]  # of several sentences
+            return whole[: min(decoder.limit or MAX_TOKENS, MAX_TOKENS) + 1]  # for several sentences
         ids = self.generate(request, batch, deadline)
-        if not self._hears:
+        if not self._is_speech_model:
             return ids
-        wish = read_speech_options(self.model, self.ending(), long=False)
-        whole = [*self._opening(request, batch, deadline), *ids]
-        most = (
+        options = read_speech_options(self.model, self.end_options(), long=False)
+        whole = [*self._decoder_prompt(request, batch, deadline), *ids]
+        limit = (
             request.new_tokens
             if request.new_tokens is not None
-            else self.decoding.get("max_new_tokens", wish.max_prompt)
+            else self.decoding.get("max_new_tokens", options.max_prompt)
         )
-        ended = len(ids) < most and len(whole) < wish.max_prompt
-        return [*whole, wish.end] if ended else whole
+        ended = len(ids) < limit and len(whole) < options.max_prompt
+        return [*whole, options.end] if ended else whole
 
     @torch.inference_mode()
-    def _opening(self, request: ViewRequest, batch: dict[str, Any], deadline: Deadline) -> list[int]:
-        """What every answer begins with: the start token, and for models of speech the language and the task."""
+    def _decoder_prompt(self, request: ViewRequest, batch: dict[str, Any], deadline: Deadline) -> list[int]:
+        """The decoder prompt: the start token, and for speech models the language and the task."""
         start = self.model.decoder_start
         assert start is not None
-        if not self._hears:
+        if not self._is_speech_model:
             return [start]
-        wish = read_speech_options(self.model, self.ending(), long=False)
-        with watched(self.model, None, [], deadline), ablate_heads(self.model, request.silence):
-            return cast("list[int]", decoder_prompts(self.model, batch["input_features"], wish)[0].tolist())
+        options = read_speech_options(self.model, self.end_options(), long=False)
+        with watched(self.model, None, [], deadline), ablate_heads(self.model, request.ablate):
+            return cast("list[int]", decoder_prompts(self.model, batch["input_features"], options)[0].tolist())
 
     @property
     def end(self) -> int | None:
-        said = self.model.origin.generation.get("eos_token_id", self.model.config.to_json().get("end"))
-        found = said[0] if isinstance(said, list) else said
+        value = self.model.origin.generation.get("eos_token_id", self.model.config.to_json().get("end"))
+        found = value[0] if isinstance(value, list) else value
         return self.tokenizer.target.end_id if found is None and self.tokenizer is not None else found
 
     @property
     def decoding(self) -> dict[str, Any]:
-        """How the model writes: as its task does, on the command line and in Python."""
-        return {"max_new_tokens": NEW} if self.task is None else dict(self.task.decoding)
+        """The generation options of the task, as on the command line and in Python."""
+        return {"max_new_tokens": DEFAULT_NEW_TOKENS} if self.task is None else dict(self.task.decoding)
 
     def generate(self, request: ViewRequest, batch: dict[str, Any], deadline: Deadline, **options: Any) -> list[int]:
+        """Generate with the options of the task, those of the request, and `options`."""
         given = {name: value for name, value in batch.items() if name != "logits_to_keep"}
-        asked = {} if request.new_tokens is None else {"max_new_tokens": request.new_tokens}
-        with watched(self.model, None, [], deadline), ablate_heads(self.model, request.silence):
-            made = self.model.generate(**given, **{**self.ending(), **self.decoding, **asked, **options})
-        return cast("list[int]", made[0].tolist())
+        length = {} if request.new_tokens is None else {"max_new_tokens": request.new_tokens}
+        with watched(self.model, None, [], deadline), ablate_heads(self.model, request.ablate):
+            generated = self.model.generate(**given, **{**self.end_options(), **self.decoding, **length, **options})
+        return cast("list[int]", generated[0].tolist())
 
-    def ending(self) -> dict[str, Any]:
-        """How answers end, where the folder itself does not say."""
+    def end_options(self) -> dict[str, Any]:
+        """The end token, if the generation settings of the folder do not define it."""
         if "eos_token_id" in self.model.origin.generation or self.end is None:
             return {}
         return {"eos_token_id": self.end}
 
 
-def writing_task(model: Model, path: Path) -> Any:
-    """The task around a folder's model, if it is one that writes about what it reads; else None."""
+def generation_task(model: Model, path: Path) -> Any:
+    """The task of a model folder if it generates text from an input; else None."""
     name = model.origin.settings.get("task", {}).get("name")
-    return find(name).around(model, path, {}) if name in WRITERS else None
+    return find(name).around(model, path, {}) if name in GENERATIVE_TASKS else None
 
 
 def _ids(text: str) -> list[TokenLabel]:
     try:
         return [TokenLabel(int(part), part, part) for part in text.replace(",", " ").split()]
     except ValueError:
-        raise InputError("This model came without a tokenizer; give it ids, such as: 12 7 7.") from None
+        raise InputError("This model has no tokenizer; enter token ids, such as 12 7 7.") from None
 
 
 def _processor(model: Model) -> ImageProcessor:
-    """The folder's own; else one that suits the model's input."""
+    """The image processor of the folder; else one that matches the input of the model."""
     from anyformer.data.images.processor import FILE
     from anyformer.tasks.detect import Detect
     from anyformer.tasks.picture import PictureTask

@@ -1,5 +1,4 @@
-"""What a model reads that is no text, and how it becomes its input: clips, sets and rows of tables besides images and
-sounds. A file that was handed in, or else an example that is made by formula."""
+"""Inputs other than text: video, sets and table rows, from an uploaded file or a generated sample."""
 
 from __future__ import annotations
 
@@ -38,11 +37,12 @@ if TYPE_CHECKING:
     from anyformer.explorer.loaded_model import LoadedModel
 
 Reader = ClipReader | SetReader | TableReader
-Shown = dict[str, Any]  # what is drawn of an input: its kind, and that kind's own
+Shown = dict[str, Any]  # what the page draws: the kind of input and its data
 Kind = TypeVar("Kind", bound=Head)
 
 
 def head_of(model: Model, kind: type[Kind]) -> Kind | None:
+    """The first head of a type; None if there is none."""
     return next((head for head in model.heads.values() if isinstance(head, kind)), None)
 
 
@@ -52,7 +52,7 @@ def _inputs(model: Model, *kinds: type[nn.Module]) -> nn.Module | None:
 
 
 def find_reader(model: Model) -> Reader | None:
-    """The folder's own; else one that takes numbers as they are. None: it reads nothing of this kind."""
+    """The reader of the folder; else one without normalization. None if the model reads no video, set or table."""
     if _inputs(model, VideoInput) is not None:
         return ClassifyVideo.find_reader(model, None, DataSettings())
     items, table = _inputs(model, SetInput), _inputs(model, TableInput)
@@ -60,30 +60,30 @@ def find_reader(model: Model) -> Reader | None:
         return None
     try:
         return cast("Reader", ClassifySet.find_reader(model, None, DataSettings()))
-    except FolderError:  # nothing was measured
+    except FolderError:  # no statistics in the folder
         if isinstance(items, SetInput):
             return SetReader(means=(0.0,) * items.d_item, stds=(1.0,) * items.d_item)
         config = cast("TableInput", table).config
         numbers = tuple(f"number {i + 1}" for i in range(config.n_numbers))
         values = {f"choice {i + 1}": list(map(str, range(n))) for i, n in enumerate(config.categories)}
-        noughts, ones = (0.0,) * len(numbers), (1.0,) * len(numbers)
-        return TableReader(numbers=numbers, means=noughts, stds=ones, categories=tuple(values), values=values)
+        zeros, ones = (0.0,) * len(numbers), (1.0,) * len(numbers)
+        return TableReader(numbers=numbers, means=zeros, stds=ones, categories=tuple(values), values=values)
 
 
 def read_input(reader: Reader, request: ViewRequest) -> tuple[dict[str, Tensor], Shown]:
-    """The batch, and what is drawn of it."""
+    """The batch, and what the page draws."""
     if isinstance(reader, ClipReader):
-        given = (
+        found, of = (
             (Clip.of(sample_inputs.clip()), 1)
             if request.clip is None
             else uploads.read_clip(request.file("clip"), request.row)
         )
-        frames = reader.frames(given[0])
-        return {"pixel_values": reader.normalize(frames[None])}, {"kind": "clip", "frames": frames, "of": given[1]}
+        frames = reader.frames(found)
+        return {"pixel_values": reader.normalize(frames[None])}, {"kind": "clip", "frames": frames, "of": of}
     if isinstance(reader, SetReader):
         width = len(reader.means)
-        own = sample_inputs.points(width) * np.array(reader.stds) + np.array(reader.means)
-        items, of = (own, 1) if request.items is None else uploads.read_set(request.file("items"), request.row)
+        sample = sample_inputs.points(width) * np.array(reader.stds) + np.array(reader.means)
+        items, of = (sample, 1) if request.items is None else uploads.read_set(request.file("items"), request.row)
         batch = {name: torch.as_tensor(value)[None] for name, value in reader(items).items()}
         return batch, {"kind": "points", "items": torch.as_tensor(np.asarray(items, dtype=np.float32)), "of": of}
     columns = reader.names_of()
@@ -98,13 +98,13 @@ def read_input(reader: Reader, request: ViewRequest) -> tuple[dict[str, Tensor],
 
 
 def crops_persons(model: Model) -> bool:
-    """A model of poses that is shown people one by one; the whole image counts as one."""
-    said = parse_object(model.origin.files.get(FILE, b"{}"), FILE).get("image_processor_type", "")
-    return head_of(model, PoseHead) is not None and str(said).startswith("VitPose")
+    """Whether the model is a pose model that expects crops of persons. The whole image is used as the crop."""
+    name = parse_object(model.origin.files.get(FILE, b"{}"), FILE).get("image_processor_type", "")
+    return head_of(model, PoseHead) is not None and str(name).startswith("VitPose")
 
 
 def resize_image(loaded: LoadedModel, image: Any) -> Any:
-    """8-bit pixels [channels, rows, columns] as the model sees them."""
+    """Resize an image to the input of the model: 8-bit pixels [channels, height, width]."""
     assert loaded.processor is not None
     size = loaded.processor.fixed
     if size is not None and crops_persons(loaded.model):
@@ -116,8 +116,8 @@ def resize_image(loaded: LoadedModel, image: Any) -> Any:
 def autoregressive_inputs(
     loaded: LoadedModel, request: ViewRequest, batch: dict[str, Any], deadline: Deadline
 ) -> dict[str, Any]:
-    """What a model must be told besides: where its keypoints are, in case it places them one after another; what is
-    hidden from it, in case it would hide anything, which is then the same in every pass."""
+    """Additional inputs: keypoints for autoregressive pose models; a fixed mask for masked autoencoders, so that all
+    passes use the same mask."""
     deadline.check()
     clips, patches = _inputs(loaded.model, VideoInput), loaded.patches
     if patches is not None and loaded.pixels is not None:
@@ -127,15 +127,15 @@ def autoregressive_inputs(
         return {"bool_masked_pos": hidden_tubes(clips, clips.config.mask_ratio, request)}
     if _inputs(loaded.model, AutoregressiveQueries) is None:
         return {}
-    with ablate_heads(loaded.model, request.silence):
+    with ablate_heads(loaded.model, request.ablate):
         return {"places": predict_keypoints(loaded.model, batch["pixel_values"]).keypoints}
 
 
 def image_placeholder_ids(model: Model) -> list[int]:
-    """The ids that a text must begin with where an image stands in it: one for each of the image's tokens."""
-    docked = _inputs(model, MultimodalInput)
+    """The placeholder ids at the start of a text: one for each token of the image."""
+    multimodal = _inputs(model, MultimodalInput)
     found: list[int] = []
-    for name, token in docked.places.items() if isinstance(docked, MultimodalInput) else ():
+    for name, token in multimodal.places.items() if isinstance(multimodal, MultimodalInput) else ():
         inputs = model.stages[name].inputs
         if isinstance(inputs, ImageInput):
             rows, columns = inputs.config.grid
@@ -144,11 +144,13 @@ def image_placeholder_ids(model: Model) -> list[int]:
 
 
 def seeded(request: ViewRequest) -> torch.Generator:
+    """A generator with the seed of the request."""
     return torch.Generator().manual_seed(request.seed)
 
 
 def hidden_tubes(inputs: VideoInput, share: float, request: ViewRequest) -> Tensor:
-    """[1, tokens], True = hidden: a share of the cells, one at least and not all, through all frames."""
+    """A tube mask [1, tokens], True = masked: the same fraction `share` of the cells in all frames, at least one and
+    not all."""
     times, rows, columns = inputs.config.grid
     cells = rows * columns
     ranks = torch.rand(cells, generator=seeded(request)).argsort().argsort()
@@ -156,20 +158,20 @@ def hidden_tubes(inputs: VideoInput, share: float, request: ViewRequest) -> Tens
 
 
 def capabilities(loaded: LoadedModel) -> dict[str, Any]:
-    """What the page must know to offer the right views."""
+    """Modalities and outputs from which the page chooses the views to offer."""
     model, reader = loaded.model, loaded.reader
     return {
         "clips": isinstance(reader, ClipReader),
         "sets": isinstance(reader, SetReader),
         "tables": isinstance(reader, TableReader),
-        "hides": loaded.pixels is not None or head_of(model, VideoPixelHead) is not None,
-        "poses": head_of(model, PoseHead) is not None,
-        "segments": head_of(model, SegmentationHead) is not None,
+        "reconstruction": loaded.pixels is not None or head_of(model, VideoPixelHead) is not None,
+        "keypoints": head_of(model, PoseHead) is not None,
+        "segmentation": head_of(model, SegmentationHead) is not None,
         "queries": _inputs(model, LearnedQueries, AutoregressiveQueries, PatchesAndQueries) is not None
-        or _anchored(model),
+        or _is_detector(model),
         "gallery": 0 if loaded.gallery is None else len(loaded.gallery),
     }
 
 
-def _anchored(model: Model) -> bool:
+def _is_detector(model: Model) -> bool:
     return head_of(model, BoxHead) is not None

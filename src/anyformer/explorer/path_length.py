@@ -1,4 +1,4 @@
-"""How far apart two words are: the number of layers, or of recurrent steps, that a dependency needs to get across."""
+"""Path length between two positions: the number of layers or recurrent steps that a dependency must pass."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from anyformer.schema import shown
 
 
 def path_length(model: Model, start: int, end: int, stage: str = "encoder") -> int | None:
-    """The least number of layers of `stage` after which token `end` depends on token `start`; None: never.
+    """Return the minimum number of layers of `stage` after which token `end` depends on token `start`; None if it never
+    does.
 
-    Measured, not looked up: random vectors go in, and the gradient says what reached what. A recurrent layer counts
-    once for every step that it takes between the two.
+    Measured with the gradient for random inputs. A recurrent layer counts once for every step between the tokens.
     """
     if not isinstance(model, Model):
         raise InputError(f"path_length measures a model, such as af.build gives; it was given {shown(model)}.")
@@ -27,13 +27,15 @@ def path_length(model: Model, start: int, end: int, stage: str = "encoder") -> i
     assert isinstance(part, Stage)
     for name, place in (("start", start), ("end", end)):
         if type(place) is not int or not 0 <= place < (part.limit or math.inf):
-            raise InputError(f"{name} is {place!r}; it must be a token's number from 0, within what the model reads.")
+            raise InputError(
+                f"{name} is {place!r}; expected a token position from 0 up to the maximum length of the model."
+            )
     main = part.inputs.names[0] if part.inputs.names else ""
     keyword = main.replace("input_ids", "inputs_embeds")
     if part.stack is None or part.attends is not None or keyword == main or keyword not in part.inputs.names:
         raise InputError(
-            f'path_length measures a stage that reads vectors of tokens and nothing else; "{stage}" of this'
-            f" {model.family} model does not."
+            f'path_length needs a stage whose only input is token embeddings; "{stage}" of this'
+            f" {model.family} model has other inputs."
         )
     vectors = _vectors(part, max(start, end) + 1)
     run = ForwardContext({keyword: vectors}, None, training=False)
@@ -41,7 +43,7 @@ def path_length(model: Model, start: int, end: int, stage: str = "encoder") -> i
     layers = run.layers[stage]
     for n, tokens in enumerate(layers):
         made = tokens.x[0, end]
-        # Weighed at random: the plain sum of what a norm gives is a constant, whose gradient is zero.
+        # Random weights: the plain sum of a norm's output is constant, so its gradient would be zero.
         (reached,) = torch.autograd.grad(made, vectors, _random(made, seed=1), retain_graph=True)
         if bool((reached[0, start] != 0).any()):
             blocks = [part.stack.blocks[index] for index in part.stack.order[:n]]
@@ -55,7 +57,7 @@ def _vectors(stage: Stage, length: int) -> torch.Tensor:
 
 
 def _random(like: torch.Tensor, seed: int) -> torch.Tensor:
-    """The same normal numbers at every call, in the shape and type of `like`."""
+    """Deterministic normal random numbers with the shape and dtype of `like`."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like)
 

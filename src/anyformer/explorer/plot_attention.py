@@ -1,4 +1,4 @@
-"""What `af.look` has seen, as images: every head at a glance, and attention through all layers."""
+"""Plots of attention weights recorded by `af.look`: all heads, rollout, and maps over an image."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 INK, PAPER = "#1b2a41", "white"
 ACROSS = 6  # images in a row
-NAMED = 48  # tokens up to which an image names them
+NAMED = 48  # maximum number of tokens with axis labels
 
 
 def heads(
@@ -28,12 +28,12 @@ def heads(
     path: str | PathLike[str] | None = None,
     *,
     row: int = 0,
-    title: str = "Every head: rows are queries, columns keys",
+    title: str = "All heads: rows are queries, columns are keys",
 ) -> Figure:
-    """A small matrix for each head that was seen, a line for each layer, with its entropy in bits.
+    """Plot the attention matrix of every head, one row per layer, with its entropy in bits.
 
-    `seen` is what `af.look(model, "*.self.weights")` gives; `row` is the one of the batch that is drawn. With `path`
-    the image is written there; the figure comes back either way.
+    `seen` is the result of `af.look(model, "*.self.weights")`; `row` is the batch index to plot. With `path` the figure
+    is also saved there.
     """
     from matplotlib.figure import Figure  # without pyplot: no window, no global state, nothing to close
 
@@ -45,13 +45,13 @@ def heads(
     axes = figure.subplots(len(layers), columns, squeeze=False)
     for line, (point, weights) in zip(axes, layers.items(), strict=True):
         bits = downsample.entropy(weights).tolist()
-        for head, place in enumerate(line):
-            _bare(place)
+        for head, panel in enumerate(line):
+            _hide_ticks(panel)
             if head >= len(weights):
-                place.set_visible(False)
+                panel.set_visible(False)
                 continue
-            place.imshow(weights[head].numpy(), cmap="Blues", vmin=0.0, vmax=1.0, aspect="auto")
-            place.set_title(f"{head}: {bits[head]:.2f} bits", fontsize=7, color=INK, pad=2)
+            panel.imshow(weights[head].numpy(), cmap="Blues", vmin=0.0, vmax=1.0, aspect="auto")
+            panel.set_title(f"{head}: {bits[head]:.2f} bits", fontsize=7, color=INK, pad=2)
         name = point.removesuffix(".weights").replace(".blocks.", "\n")
         line[0].set_ylabel(name, fontsize=8, color=INK, rotation=0, ha="right", va="center")
     figure.suptitle(title, fontsize=11, color=INK)
@@ -65,13 +65,12 @@ def rollout(
     *,
     row: int = 0,
     raw: bool = False,
-    title: str = "What each token is made of, through all layers",
+    title: str = "Attention rollout through all layers",
 ) -> Figure:
-    """Attention rollout (Abnar and Zuidema 2020) of the layers that were seen: a line for each token of the last layer,
-    dark where it comes from.
+    """Plot attention rollout (Abnar and Zuidema 2020): one row per token of the last layer, one column per input token.
 
-    `seen` is what `af.look(model, "encoder.blocks.*.self.weights")` gives; `raw` leaves out what stays in place by the
-    residual. With `path` the image is written there.
+    `seen` is the result of `af.look(model, "encoder.blocks.*.self.weights")`. With `raw`, the residual connection is
+    ignored. With `path` the figure is also saved there.
     """
     from matplotlib.figure import Figure
 
@@ -79,9 +78,11 @@ def rollout(
     layers = list(weights_of(seen, row).values())
     n = layers[0].shape[-1]
     if any(weights.shape[1:] != (n, n) for weights in layers):
-        raise InputError("Rollout wants the self-attention of one stage, all of one length; look at those alone.")
+        raise InputError(
+            "Rollout needs the self-attention of a single stage with equal lengths; select these taps in af.look."
+        )
     if tokens is not None and len(tokens) != n:
-        raise InputError(f"There are {len(tokens)} tokens, and the weights are of {n}.")
+        raise InputError(f"tokens has {len(tokens)} names; the weights have {n} tokens.")
     total = roll([weights[None] for weights in layers], raw)[0]
     side = min(max(0.3 * n, 3.0), 14.0)
     figure = Figure(figsize=(side + 1.6, side + 1.2), layout="constrained", facecolor=PAPER)
@@ -101,16 +102,17 @@ def rollout(
 
 def overlay(
     maps: Tensor,
-    picture: Any,
+    image: Any,
     path: str | PathLike[str] | None = None,
     *,
     names: Sequence[str] | None = None,
-    title: str = "Where it looks",
+    title: str = "Attention",
 ) -> Figure:
-    """Attention laid over an image: [rows, columns], or one such map for each head, query or word, [n, rows, columns];
-    clear where much is looked at, dark elsewhere.
+    """Plot attention maps over an image: one map [rows, columns] or several [n, rows, columns], for example one per
+    head, query or token. Regions with low attention are darkened.
 
-    `picture` is a file, an array or a PIL image; `names` say what each map is of. With `path` it is written there.
+    `image` is a file, an array or a PIL image; `names` are the titles of the maps. With `path` the figure is also saved
+    there.
     """
     from matplotlib.figure import Figure
 
@@ -120,40 +122,40 @@ def overlay(
     every = maps.detach().float().cpu()
     every = every.unsqueeze(0) if every.dim() == 2 else every
     if every.dim() != 3 or 0 in every.shape:
-        raise InputError(f"maps have shape {list(maps.shape)}; they must be [rows, columns] or [n, rows, columns].")
+        raise InputError(f"maps has shape {list(maps.shape)}; expected [rows, columns] or [n, rows, columns].")
     if names is not None and len(names) != len(every):
-        raise InputError(f"There are {len(names)} names, and {len(every)} maps.")
-    image = ImageFile.of(picture).open()
+        raise InputError(f"names has {len(names)} entries for {len(every)} maps.")
+    opened = ImageFile.of(image).open()
     columns = min(len(every), ACROSS)
     rows = -(-len(every) // columns)
     figure = Figure(figsize=(1.9 * columns + 0.4, 2.1 * rows + 0.6), layout="constrained", facecolor=PAPER)
     axes = figure.subplots(rows, columns, squeeze=False).flatten()
-    for place in axes[len(every) :]:
-        place.set_visible(False)
-    for i, (place, one) in enumerate(zip(axes, every, strict=False)):
-        _bare(place)
-        place.imshow(image, extent=(0, image.width, image.height, 0))
+    for panel in axes[len(every) :]:
+        panel.set_visible(False)
+    for i, (panel, one) in enumerate(zip(axes, every, strict=False)):
+        _hide_ticks(panel)
+        panel.imshow(opened, extent=(0, opened.width, opened.height, 0))
         dark = torch.zeros(*one.shape, 4)
         dark[..., 3] = 0.88 * (1 - one / one.max().clamp(min=1e-12))
-        place.imshow(dark.numpy(), extent=(0, image.width, image.height, 0), interpolation="nearest")
+        panel.imshow(dark.numpy(), extent=(0, opened.width, opened.height, 0), interpolation="nearest")
         name = names[i] if names is not None else f"head {i}" if len(every) > 1 else ""
-        place.set_title(f"{name} most {one.max():.3f}".strip(), fontsize=8, color=INK, pad=2)
+        panel.set_title(f"{name} max {one.max():.3f}".strip(), fontsize=8, color=INK, pad=2)
     figure.suptitle(title, fontsize=12, color=INK)
     return _written(figure, path)
 
 
 def weights_of(seen: Mapping[str, Tensor], row: int) -> dict[str, Tensor]:
-    """The weights among what was seen, [heads, queries, keys] of one row of the batch."""
+    """The recorded attention weights [heads, queries, keys] of one batch row."""
     found = {point: value for point, value in seen.items() if point.endswith(".weights")}
     if not found:
-        raise InputError('Nothing was seen of attention weights; look at "*.weights" while the model runs.')
+        raise InputError('No attention weights were recorded; run the model under af.look(model, "*.weights").')
     batch = min(len(value) for value in found.values())
     if not -batch <= row < batch:
-        raise InputError(f"The batch has rows 0 to {batch - 1}; {row} is none of them.")
+        raise InputError(f"row is {row}; expected 0 to {batch - 1}.")
     return {point: torch.as_tensor(value[row].detach().float().cpu()) for point, value in found.items()}
 
 
-def _bare(axes: Any) -> None:
+def _hide_ticks(axes: Any) -> None:
     axes.set(xticks=[], yticks=[])
     for spine in axes.spines.values():
         spine.set(color="#b8c0cc", linewidth=0.6)

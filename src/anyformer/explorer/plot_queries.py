@@ -1,4 +1,4 @@
-"""Where each query of a detector places its boxes over a data set (Carion et al. 2020, figure 7)."""
+"""Plot where each query of a detector places its boxes over a data set (Carion et al. 2020, figure 7)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INK, PAPER = "#1b2a41", "white"
-SMALL, LARGE = 0.1, 0.5  # of the image's side: green up to the first, red or blue from the second on
+SMALL, LARGE = 0.1, 0.5  # fraction of the image side: green up to SMALL, red or blue from LARGE
 GREEN, RED, BLUE = (0.13, 0.65, 0.27), (0.86, 0.15, 0.15), (0.13, 0.33, 0.86)
 COLUMNS = 10
 
@@ -62,9 +62,9 @@ def query_boxes(
 
 
 def size_colors(sizes: Tensor) -> Tensor:
-    """[n, 3] of widths and heights [n, 2] in 0…1."""
+    """RGB colors [n, 3] for widths and heights [n, 2] in 0…1."""
     width, height = sizes.unbind(-1)
     large = (((width * height).sqrt() - SMALL) / (LARGE - SMALL)).clamp(0, 1).unsqueeze(-1)
-    lying = (width > height).unsqueeze(-1)
+    wide = (width > height).unsqueeze(-1)
     green, red, blue = (torch.tensor(one) for one in (GREEN, RED, BLUE))
-    return green * (1 - large) + torch.where(lying, red, blue) * large
+    return green * (1 - large) + torch.where(wide, red, blue) * large

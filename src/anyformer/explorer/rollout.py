@@ -1,8 +1,7 @@
-"""Rollout through a whole model: what a token is made of, down to the input (Abnar and Zuidema 2020).
+"""Attention rollout through a whole model, from a token down to the input (Abnar and Zuidema 2020).
 
-Half of what a layer passes on is what it attends to, half what it was. The same holds of cross-attention, whose other
-half comes from the stage that it looks at; where a part has no residual connection, all of it does. One row is followed
-from the top to the bottom, so no layers are multiplied with one another.
+Each layer contributes 0.5 A + 0.5 I, for self-attention and cross-attention; without a residual connection it
+contributes A. Only one row is propagated from top to bottom, so no matrices are multiplied with each other.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ from anyformer.layers.wrappers import NoResidual, RecurrentBlock
 
 
 def rollout_to_input(trace: Trace, stage: str, row: Tensor, deadline: Deadline) -> tuple[str, Tensor]:
-    """`row` [tokens of a stage] as shares of what stands below: the stage that reads the input, and its tokens."""
+    """Propagate `row` [tokens of a stage] down to the input. Returns the input stage and the row over its tokens."""
     where = layout(trace, stage)
     if where is not None and where.apart:
-        raise InputError("Each frame is looked at by itself here, so nothing rolls through the clip.")
-    across: Tensor | None = None  # shares of the stage that is looked at
+        raise InputError("Rollout is not available: this layer attends within single frames.")
+    across: Tensor | None = None  # contributions of the stage that cross-attention reads
     for layer in reversed(range(len(trace.calls.get(stage, [])))):
         for site in reversed(_sites(trace, stage, layer)):
             deadline.check()
@@ -60,12 +59,12 @@ def _sites(trace: Trace, stage: str, layer: int) -> list[AttentionSite]:
     block = trace.calls[stage][layer].block
     for sublayer in block.sublayers.values():
         if not isinstance(innermost(sublayer.part), (Attention, FeedForward)):
-            raise InputError("Rollout is for layers of attention; this model's tokens also meet in other ways.")
+            raise InputError("Rollout needs attention layers only; this model also mixes tokens in other layers.")
     return [site for site in trace.sites() if (site.stage, site.layer) == (stage, layer)]
 
 
 def _source_stage(trace: Trace, stage: str) -> tuple[str, slice, slice] | None:
-    """The stage whose tokens become tokens of this one: its name, which of ours they are, and which of its."""
+    """The stage whose outputs are inputs of this stage: its name, their positions here, and their positions there."""
     inputs = trace.model.stages[stage].inputs
     if isinstance(inputs, ProjectedInput):
         return inputs.source, slice(None), slice(None)
@@ -81,7 +80,7 @@ def _source_stage(trace: Trace, stage: str) -> tuple[str, slice, slice] | None:
 
 
 def pooling(head: Head) -> str | None:
-    """How a head makes one answer of many tokens: by their mean, or by attention; None: it reads one, or each."""
+    """How a head pools tokens: "mean" or "attention"; None if it reads one token or all tokens separately."""
     if isinstance(head, ClassificationHead):
         return head.config.pooling if head.config.pooling != "first" else None
     return "mean" if isinstance(head, PooledClassificationHead) and head.config.pooling == "mean" else None
@@ -89,7 +88,7 @@ def pooling(head: Head) -> str | None:
 
 @torch.inference_mode()
 def pooled_row(trace: Trace, head: Head) -> Tensor:
-    """[tokens of the stage that it reads]: how much each counts in the answer."""
+    """The pooling weight of each token [tokens of the stage of the head]."""
     tokens = trace.run.tokens[head.stage].pad()
     real = torch.ones(tokens.x.shape[:2], dtype=torch.bool) if tokens.mask is None else tokens.mask
     skip = head.config.skip if isinstance(head, ClassificationHead) else 0

@@ -1,5 +1,4 @@
-"""Inputs made by formula, for whoever has none at hand: a clip, points, a row of a table, images with things in them.
-They are the same every time."""
+"""Generated sample inputs: a video, points, a table row, and images with objects. They are deterministic."""
 
 from __future__ import annotations
 
@@ -11,13 +10,13 @@ from numpy.typing import NDArray
 
 from anyformer.tasks.classify_set import TableReader
 
-SIDE = 96  # pixels of an example's image
-SCENES = 12  # images of an example's data set
+SIDE = 96  # pixels of an image
+SCENES = 12  # number of images
 SKY, GRASS = (156, 201, 240), (107, 160, 79)
 
 
 def clip(frames: int = 16) -> NDArray[np.uint8]:
-    """[frames, rows, columns, 3]: a ball that bounces from left to right while a square stands still."""
+    """A video [frames, height, width, 3]: a ball bounces from left to right; a square does not move."""
     rows, columns = np.mgrid[0:SIDE, 0:SIDE]
     made = []
     for i in range(frames):
@@ -31,7 +30,7 @@ def clip(frames: int = 16) -> NDArray[np.uint8]:
 
 
 def points(numbers: int, n: int = 48) -> NDArray[np.float32]:
-    """[n, numbers] of deviation about 1: two rings, one inside the other, along the first two numbers."""
+    """Points [n, numbers] with standard deviation about 1: two concentric rings in the first two features."""
     turn = np.arange(n) * 2.399963  # the golden angle spreads them evenly
     radius = np.where(np.arange(n) % 2, 1.7, 0.7)
     waves = [radius * np.cos(turn), radius * np.sin(turn), *(np.sin((k + 2) * turn) for k in range(numbers - 2))]
@@ -39,7 +38,7 @@ def points(numbers: int, n: int = 48) -> NDArray[np.float32]:
 
 
 def row(reader: TableReader) -> dict[str, Any]:
-    """Numbers that lie about a deviation above and below the mean in turn, and each column's first value."""
+    """A table row: numbers near the mean, and the first value of each categorical column."""
     measured = zip(reader.numbers, reader.means, reader.stds, strict=True)
     made: dict[str, Any] = {
         name: round(mean + (0.5, -1.0)[i % 2] * std, 3) for i, (name, mean, std) in enumerate(measured)
@@ -48,16 +47,16 @@ def row(reader: TableReader) -> dict[str, Any]:
 
 
 def scene(number: int) -> NDArray[np.uint8]:
-    """[rows, columns, 3]: three things of different sizes, elsewhere in every image."""
+    """An image [height, width, 3] with three objects of different sizes; positions depend on `number`."""
     rows, columns = np.mgrid[0:SIDE, 0:SIDE]
     pixels = _field()
-    for thing in range(3):
-        turn = 2.399963 * (3 * number + thing + 1)
+    for i in range(3):
+        turn = 2.399963 * (3 * number + i + 1)
         x, y = (0.5 + 0.35 * math.cos(turn)) * SIDE, (0.5 + 0.35 * math.sin(1.3 * turn)) * SIDE
-        wide, high = (0.05 + 0.09 * ((number + thing) % 3)) * SIDE, (0.05 + 0.09 * ((2 * number + thing) % 3)) * SIDE
-        tint = [(214, 69, 44), (70, 60, 140), (240, 200, 60)][thing]
+        wide, high = (0.05 + 0.09 * ((number + i) % 3)) * SIDE, (0.05 + 0.09 * ((2 * number + i) % 3)) * SIDE
+        tint = [(214, 69, 44), (70, 60, 140), (240, 200, 60)][i]
         inside = ((rows - y) / high) ** 2 + ((columns - x) / wide) ** 2 < 1
-        pixels[inside if thing else (abs(rows - y) < high) & (abs(columns - x) < wide)] = tint
+        pixels[inside if i else (abs(rows - y) < high) & (abs(columns - x) < wide)] = tint
     return pixels
 
 

@@ -1,5 +1,4 @@
-"""How long somebody is ready to wait: work that takes too long, or that nobody waits for any more, ends at the next
-block of the model."""
+"""Time limits and cancellation of requests, checked before every block of the model."""
 
 from __future__ import annotations
 
@@ -10,22 +9,27 @@ from anyformer.errors import StoppedError
 
 
 class Deadline:
+    """A time limit that can also be canceled."""
+
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self.until = time.monotonic() + seconds
-        self.cancelled = Event()
+        self.canceled = Event()
 
     def cancel(self) -> None:
-        """Whoever asked has left."""
-        self.cancelled.set()
+        """Cancel the work, for example because the client disconnected."""
+        self.canceled.set()
 
     def check(self) -> None:
-        if self.cancelled.is_set():
+        """Raise StoppedError after the time limit or a cancellation."""
+        if self.canceled.is_set():
             raise StoppedError("The request was canceled.")
         if time.monotonic() > self.until:
-            raise StoppedError(f"This took longer than {self.seconds:.0f} s and was stopped; give it a shorter input.")
+            raise StoppedError(
+                f"The request took longer than {self.seconds:.0f} s and was stopped; use a shorter input."
+            )
 
     def acquire(self, lock: Lock) -> None:
-        """Wait for a model that somebody else is using."""
+        """Acquire a lock, with checks of the deadline while waiting."""
         while not lock.acquire(timeout=0.05):
             self.check()

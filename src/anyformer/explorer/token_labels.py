@@ -1,4 +1,4 @@
-"""What tokens are called: words, cells of an image or of a clip, columns of a table, keypoints, classes, or numbers."""
+"""Names of tokens: text, cells of an image or video, table columns, keypoints, classes, or indices."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from anyformer.tasks.text import labels_of
 
 
 def token_names(loaded: LoadedModel, model_input: ModelInput, trace: Trace, stage: str) -> list[str]:
-    """The names of a stage's tokens, in their order."""
+    """The names of the tokens of a stage, in order."""
     length = trace.tokens(stage).x.shape[1]
     words = [word.text for word in model_input.words.get(stage, [])]
     if len(words) == length:
@@ -24,16 +24,16 @@ def token_names(loaded: LoadedModel, model_input: ModelInput, trace: Trace, stag
     if where is None:
         joints = skeleton(loaded).names if head_of(loaded.model, PoseHead) is not None else ()
         return list(joints) if len(joints) == length else _numbers(length)
-    behind = words if len(words) == where.after else _classes(loaded, where.after)
+    after = words if len(words) == where.after else _classes(loaded, where.after)
     each = TokenLayout(where.shape[1:], where.before) if where.apart else where
     found = [""] * each.positions
-    for position, name in enumerate([*_first(each.before), *cell_names(model_input, each), *behind]):
+    for position, name in enumerate([*_first(each.before), *cell_names(model_input, each), *after]):
         found[each.token(position)] = name
     return found
 
 
 def group_names(trace: Trace, site: AttentionSite) -> list[str]:
-    """Of attention along one axis of a clip, which is shown for the first cell, or for the first frame."""
+    """Token names for attention along one axis of a video, for the first cell or the first frame."""
     where = layout(trace, site.stage)
     assert where is not None
     if attention_axis(trace, site) == "time":
@@ -47,9 +47,9 @@ def cell_names(model_input: ModelInput, where: TokenLayout) -> list[str]:
         words = next((words for words in model_input.words.values() if len(words) == where.cells), [])
         return model_input.shown.get("columns") or [word.text for word in words] or _numbers(where.cells)
     rows, columns = where.shape[-2:]
-    picture = [f"{row},{column}" for row in range(rows) for column in range(columns)]
-    picture = _numbers(columns) if rows == 1 else picture
-    return picture if len(where.shape) == 2 else [f"{t}:{cell}" for t in range(where.shape[0]) for cell in picture]
+    cells = [f"{row},{column}" for row in range(rows) for column in range(columns)]
+    cells = _numbers(columns) if rows == 1 else cells
+    return cells if len(where.shape) == 2 else [f"{t}:{cell}" for t in range(where.shape[0]) for cell in cells]
 
 
 def _first(n: int) -> list[str]:
@@ -66,9 +66,9 @@ def _numbers(n: int) -> list[str]:
 
 
 def skeleton(loaded: LoadedModel) -> Skeleton:
-    """The keypoints of a model of poses, and its bones where training was told of them."""
-    said = loaded.model.origin.settings.get("task", {})
-    labels = said.get("labels") or labels_of(loaded.model)
+    """The keypoints of a pose model, and its bones if the training data defined them."""
+    settings = loaded.model.origin.settings.get("task", {})
+    labels = settings.get("labels") or labels_of(loaded.model)
     if labels and str(labels[0]).startswith("LABEL_"):
         return Skeleton.of({}, len(labels))
-    return Skeleton.of({"joints": labels, "bones": said.get("bones", ())}, len(labels))
+    return Skeleton.of({"joints": labels, "bones": settings.get("bones", ())}, len(labels))

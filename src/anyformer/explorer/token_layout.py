@@ -1,5 +1,5 @@
-"""How the tokens of a stage lie over what was read: over an image, a spectrogram, the frames of a clip, points, the
-columns of a table. Attention to tokens becomes a map of the input by it."""
+"""The layout of a stage's tokens over the input (image, spectrogram, video, points, table). It turns attention weights
+into maps of the input."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from anyformer.inputs.video import VideoInput
 
 @dataclass(frozen=True)
 class TokenLayout:
-    """Some tokens before the cells, the cells, and some behind them.
+    """Tokens before the cells of the input, the cells, and tokens after the cells.
 
-    A position counts the tokens before, then the cells as they are read (frame after frame, row after row), then those
-    behind; of a clip, tokens may stand in another order, or in a row for each frame.
+    A position counts the tokens before, the cells (frame by frame, row by row), and the tokens after. The tokens of a
+    video may be stored in another order, or with a separate batch row for each frame.
     """
 
-    shape: tuple[int, ...]  # rows, columns; or frames, rows, columns; or how many items
+    shape: tuple[int, ...]  # (rows, columns), (frames, rows, columns) or (items,)
     before: int = 0
     after: int = 0
-    cells_first: bool = False  # each cell with all of its frames
-    apart: bool = False  # each frame is a row of its own
+    cells_first: bool = False  # order of tokens: all frames of a cell, then the next cell
+    apart: bool = False  # each frame is a separate batch row
 
     @property
     def cells(self) -> int:
@@ -44,7 +44,7 @@ class TokenLayout:
         return self.before + self.cells + self.after
 
     def over(self, weights: Tensor) -> Tensor:
-        """[…, tokens] -> […, *shape]"""
+        """Reshape weights [..., tokens] to [..., *shape]."""
         cells = weights[..., self.before : self.before + self.cells]
         if not self.cells_first:
             return cells.unflatten(-1, self.shape)
@@ -52,12 +52,13 @@ class TokenLayout:
         return cells.unflatten(-1, (rows, columns, frames)).movedim(-1, -3)
 
     def place(self, position: int) -> tuple[int, int] | None:
-        """The frame and the cell in it of a position; None: it is no cell of a clip."""
+        """The frame and the cell of a position; None if it is not a cell of a video."""
         if not self.before <= position < self.before + self.cells or len(self.shape) != 3:
             return None
         return divmod(position - self.before, self.shape[1] * self.shape[2])
 
     def token(self, position: int) -> int:
+        """The token index of a position."""
         at = self.place(position)
         if at is None or not self.cells_first:
             return position
@@ -66,7 +67,7 @@ class TokenLayout:
 
 
 def layout(trace: Trace, stage: str) -> TokenLayout | None:
-    """None: the tokens of this stage are no parts of the input, or most of them were dropped."""
+    """The layout of a stage; None if its tokens are not parts of the input, or most of them were dropped."""
     inputs = trace.model.stages[stage].inputs
     tokens = trace.tokens(stage)
     length = tokens.x.shape[1]
@@ -86,8 +87,8 @@ def layout(trace: Trace, stage: str) -> TokenLayout | None:
     if tokens.grid is None or math.prod(tokens.grid) > length:
         return None
     spare = length - math.prod(tokens.grid)
-    behind = isinstance(inputs, PatchesAndQueries)
-    return TokenLayout(tokens.grid, before=0 if behind else spare, after=spare if behind else 0)
+    queries_last = isinstance(inputs, PatchesAndQueries)
+    return TokenLayout(tokens.grid, before=0 if queries_last else spare, after=spare if queries_last else 0)
 
 
 def _clip(inputs: VideoInput, tokens: Tokens) -> TokenLayout | None:
@@ -100,11 +101,12 @@ def _clip(inputs: VideoInput, tokens: Tokens) -> TokenLayout | None:
 
 
 def key_stage(trace: Trace, site: AttentionSite) -> str:
+    """The stage of the keys."""
     return trace.memory_stage(site.stage) if trace.sublayer(site).crosses else site.stage
 
 
 def n_queries(trace: Trace, site: AttentionSite) -> int:
-    """How many positions can ask there."""
+    """The number of query positions."""
     own = layout(trace, site.stage)
     return own.positions if own is not None and own.apart else trace.tokens(site.stage).x.shape[1]
 
@@ -115,10 +117,10 @@ def attention_axis(trace: Trace, site: AttentionSite) -> str:
 
 
 def attention_map(trace: Trace, site: AttentionSite, position: int) -> Tensor:
-    """What one position attends to, as maps of the input [heads, *shape]; tokens that are no cells are left out."""
+    """The attention of one query as maps of the input [heads, *shape]; tokens that are not cells are left out."""
     where = layout(trace, key_stage(trace, site))
     if where is None:
-        raise InputError("What is attended to here are not parts of the input, or most of them were dropped.")
+        raise InputError("The keys of this attention are not parts of the input, or most of them were dropped.")
     axis = attention_axis(trace, site)
     own = None if trace.sublayer(site).crosses else where
     if axis == "all" and not where.apart:
@@ -128,10 +130,10 @@ def attention_map(trace: Trace, site: AttentionSite, position: int) -> Tensor:
 
 
 def _along_time(where: TokenLayout, every: Tensor, position: int) -> Tensor:
-    """A cell looks at itself in all frames."""
+    """A cell attends to the same cell in all frames."""
     at = where.place(position)
     if at is None:
-        raise InputError("The class token does not look along the time; a cell does: click on one.")
+        raise InputError("The class token has no attention over time; select a cell.")
     frame, cell = at
     maps = every.new_zeros(every.shape[1], where.shape[0], where.shape[1] * where.shape[2])
     maps[:, :, cell] = every[cell, :, frame]
@@ -139,7 +141,7 @@ def _along_time(where: TokenLayout, every: Tensor, position: int) -> Tensor:
 
 
 def _frame_by_frame(where: TokenLayout, every: Tensor, position: int) -> Tensor:
-    """A cell looks at its own frame; the class token at each of them by itself."""
+    """A cell attends to its own frame; the class token attends to each frame separately."""
     at = where.place(position)
     if at is None:
         maps = every[:, :, position, where.before :].transpose(0, 1)  # [heads, frames, cells]
@@ -151,7 +153,7 @@ def _frame_by_frame(where: TokenLayout, every: Tensor, position: int) -> Tensor:
 
 
 def mean_attention(trace: Trace, site: AttentionSite) -> Tensor:
-    """[tokens, keys]: the mean of the heads, of a clip whose attention is along one axis as of all its tokens."""
+    """The mean over heads [tokens, keys]. Attention along one axis of a video is expanded to all tokens."""
     axis = attention_axis(trace, site)
     if axis == "all":
         return trace.mean_weights(site)
@@ -160,9 +162,9 @@ def mean_attention(trace: Trace, site: AttentionSite) -> Tensor:
     every = trace.inside(site.stage, site.layer, f"{site.part}.weights")[site.point].float().mean(dim=1)
     frames, cells = where.shape[0], where.shape[1] * where.shape[2]
     full = torch.zeros(where.positions, where.positions)
-    index = where.before + torch.arange(cells * frames).view(cells, frames)  # tokens, cell after cell
+    index = where.before + torch.arange(cells * frames).view(cells, frames)  # token indices, cell by cell
     if axis == "time":
-        full[: where.before, : where.before] = torch.eye(where.before)  # which gets nothing there
+        full[: where.before, : where.before] = torch.eye(where.before)  # class tokens have no attention over time
         full[index[:, :, None], index[:, None, :]] = every
         return full
     first = torch.arange(where.before)

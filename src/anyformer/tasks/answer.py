@@ -64,7 +64,7 @@ class AnswerOptions(Options):
 class AnswerTask(TextTask):
     name = "answer"
     fills = MappingProxyType({**TEXT_PAD_VALUES, "inside": 0})
-    about = "the answer to a question, as a span of a text"
+    about = "extract the answer to a question from a text"
     columns = (
         Column("question", ("query",)),
         Column("context", ("passage", "paragraph", "text", "document")),

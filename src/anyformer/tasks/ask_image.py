@@ -48,7 +48,7 @@ class AskOptions(ImageTextOptions):
 class AskImage(PictureTextTask):
     name = "ask-image"
     fills = MappingProxyType({"input_ids": 0, "attention_mask": 0, "labels": IGNORED, "both_ways": 0})
-    about = "an answer to a question about an image"
+    about = "answer a question about an image"
     columns = (
         Column("image"),
         Column("question", ("prompt", "query"), optional=True),

@@ -36,7 +36,7 @@ class CaptionOptions(ImageTextOptions):
 class Caption(PictureTextTask):
     name = "caption"
     fills = MappingProxyType({"labels": IGNORED, "decoder_attention_mask": 0})
-    about = "a sentence about an image"
+    about = "describe an image in a sentence"
     columns = (Column("image"), Column("captions", ("caption", "text", "sentence", "sentences", "description")))
     options_class: ClassVar[type[Options]] = CaptionOptions
     settings: CaptionOptions

@@ -48,7 +48,7 @@ class ClassifyAudioOptions(Options):
 
 class ClassifyAudio(LabelledTask):
     name = "classify-audio"
-    about = "a class for a sound"
+    about = "classify audio"
     columns = (Column("sound", ("audio", "file", "path")), Column("label", LABELS))
     options_class = ClassifyAudioOptions
     settings: ClassifyAudioOptions

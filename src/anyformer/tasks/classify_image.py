@@ -60,7 +60,7 @@ class ClassifyImageOptions(DistillOptions):
 
 class ClassifyImage(PictureTask):
     name = "classify-image"
-    about = "a class for an image"
+    about = "classify images"
     columns = (Column("image"), Column("label", ("labels", "class", "category", "target", "y")))
     options_class = ClassifyImageOptions
     settings: ClassifyImageOptions

@@ -84,7 +84,7 @@ class ClassifyPair(ClassifyText):
         if self.settings.symmetric and (self.chooses or not self.takes_types):
             raise InputError("task.symmetric is for pairs of texts that a model tells apart by token types, as BERT.")
 
-    about = "a class or a number for two texts together, or the best of several choices"
+    about = "classify or score pairs of texts, or multiple choice"
     columns = (FIRST, SECOND, LABEL)
     asks = 2
     text_columns = ("first", "second", "choices")

@@ -146,7 +146,7 @@ READERS: dict[str, type[TableReader] | type[SetReader]] = {"table": TableReader,
 
 class ClassifySet(LabelledTask):
     name = "classify-set"
-    about = "a class for a set of points, or for a row of a table"
+    about = "classify sets of points or rows of a table"
     columns = (Column("set"), Column("label", LABELS))
     heads = ("classify", "classify-set")
     column = "set"

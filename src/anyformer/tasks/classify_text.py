@@ -96,7 +96,7 @@ class ClassifyOptions(Options):
 class ClassifyText(TextTask):
     name = "classify-text"
     fills = TEXT_PAD_VALUES
-    about = "a class for a text: sentiment, topic, language"
+    about = "classify texts: sentiment, topic, language"
     columns: ClassVar[tuple[Column, ...]] = (
         Column("text", ("sentence", "review", "content", "body", "document", "tweet", "comment")),
         Column("label", ("labels", "class", "category", "sentiment", "score", "target", "rating", "stars")),

@@ -68,7 +68,7 @@ class ClipReader:
 
 class ClassifyVideo(LabelledTask):
     name = "classify-video"
-    about = "a class for a clip"
+    about = "classify videos"
     columns = (
         Column("clip", ("video", "file", "path", "frames", "folder")),
         Column("label", ("labels", "class", "category", "action", "target")),

@@ -102,7 +102,7 @@ class CompleteImageOptions(ImageOptions):
 
 class CompleteImage(PictureTask):
     name = "complete-image"
-    about = "the rest of an image, pixel by pixel"
+    about = "complete an image, pixel by pixel"
     columns = (Column("image"), Column("text", ("caption", "captions", "sentence", "label", "class"), optional=True))
     label_column = ""  # a text is read, not told
     options_class = CompleteImageOptions

@@ -89,7 +89,7 @@ class DetectOptions(ImageOptions):
 
 class Detect(PictureTask):
     name = "detect"
-    about = "boxes around things, with what they are"
+    about = "detect objects: boxes, classes and scores"
     columns = (
         Column("image"),
         Column("boxes", ("bbox", "bboxes")),

@@ -46,7 +46,7 @@ class ElectraOptions(MaskOptions):
 
 class Electra(FillMask):
     name = "electra"
-    about = "which words of a text were replaced (ELECTRA's pre-training)"
+    about = "detect replaced tokens (ELECTRA pre-training)"
     options_class = ElectraOptions
     settings: ElectraOptions
     wanted = "a generator and a discriminator in one"

@@ -154,7 +154,7 @@ class Embed(TextTask):
     """Called with one text or several; texts of like length go through the model together."""
 
     name = "embed"
-    about = "a vector for a text, near those of texts that mean the same"
+    about = "compute sentence embeddings"
     columns = (
         FIRST,
         Column("second", ("sentence2", "positive", "answer", "context", "text2", "hypothesis", "#2 string")),

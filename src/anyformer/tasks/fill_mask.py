@@ -55,7 +55,7 @@ class MaskOptions(Options):
 
 class FillMask(StreamTask):
     name = "fill-mask"
-    about = "the words that fit a gap (masked language models), with or without next sentences"
+    about = "predict masked tokens (masked language modeling, optionally with next-sentence prediction)"
     columns = (Column("text", StreamTask.columns_of_text),)
     options_class = MaskOptions
     settings: MaskOptions

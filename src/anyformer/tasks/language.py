@@ -49,7 +49,7 @@ class GenerateTask(generate.TextGenerator, StreamTask):  # type: ignore[misc]  #
     """Trains as a language model does, and answers as `tasks.generate` says."""
 
     name = "generate"
-    about = "continue a text, or answer it (language models)"
+    about = "continue a text or chat (language modeling)"
     columns = (Column("text", StreamTask.columns_of_text),)
     options_class = LanguageOptions
     settings: LanguageOptions

@@ -64,7 +64,7 @@ class MatchOptions(ImageOptions):
 class Match(PictureTextTask):
     name = "match"
     fills = TEXT_PAD_VALUES
-    about = "images and texts that belong together"
+    about = "match images and texts (contrastive learning)"
     columns = (Column("image"), Column("captions", ("caption", "text", "sentence", "sentences", "description")))
     options_class: ClassVar[type[Options]] = MatchOptions
     settings: MatchOptions  # type: ignore[assignment]  # it writes nothing, so it has no beams

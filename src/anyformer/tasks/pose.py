@@ -76,7 +76,7 @@ class PoseOptions(ImageOptions):
 
 class PoseTask(PictureTask):
     name = "pose"
-    about = "where the keypoints of a body or the landmarks of a face are"
+    about = "detect keypoints of bodies or landmarks of faces"
     columns = (
         Column("image"),
         Column("keypoints", ("landmarks", "joints", "points")),

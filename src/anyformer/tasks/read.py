@@ -68,7 +68,7 @@ class OcrOptions(ImageTextOptions):
 
 class Read(PictureTextTask):
     name = "read"
-    about = "text from an image of a line"
+    about = "recognize text in an image of one line (OCR)"
     columns = (Column("image"), Column("text", ("transcript", "label", "words", "transcription", "caption")))
     options_class: ClassVar[type[Options]] = OcrOptions
     settings: OcrOptions

@@ -1,8 +1,8 @@
 """Images from a few of their patches: how a masked autoencoder learns to see, without labels (He et al. 2022).
 
 reconstruct = af.task("reconstruct", "folder")
-print(reconstruct("cat.jpg"))           # squared error 0.31 in the 48 of 64 patches that were hidden
-reconstruct("cat.jpg").draw()           # what it saw, what it made of it, and the image
+print(reconstruct("cat.jpg"))           # squared error 0.31 on 48 of 64 masked patches
+reconstruct("cat.jpg").draw()           # visible patches, reconstruction, and original
 
 The folder then goes on to `anyformer train classify-image --recipe FOLDER`, which takes its encoder further; with
 train.freeze=encoder.* only the new head learns (linear probing).
@@ -43,7 +43,7 @@ class Reconstruction:
     draw: Callable[[], Any] = field(repr=False, compare=False)
 
     def __str__(self) -> str:
-        return f"squared error {self.error:.3f} in the {self.hidden} of {self.patches} patches that were hidden"
+        return f"squared error {self.error:.3f} on {self.hidden} of {self.patches} masked patches"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ class ReconstructOptions(ImageOptions):
 
 class Reconstruct(PictureTask):
     name = "reconstruct"
-    about = "an image from a few of its patches (pre-training without labels)"
+    about = "reconstruct images from a few patches (masked autoencoder pre-training)"
     columns = (Column("image"),)
     options_class = ReconstructOptions
     settings: ReconstructOptions
@@ -109,7 +109,7 @@ class Reconstruct(PictureTask):
         return Reconstruction(float(out.loss), hidden, patches, lambda: self.draw(pixels, out.logits, out.mask))
 
     def draw(self, pixels: Tensor, logits: Tensor, mask: Tensor) -> Any:
-        """What the model saw, what it made of it, and the image, as the model takes it."""
+        """The visible patches, the reconstruction, and the original image at the size of the model."""
         pixels = pixels.float()
         made = self.head.reconstruct(logits.float(), pixels, mask)
         pixels = pixels[:, :, : made.shape[2], : made.shape[3]]  # what no patch covers is not shown
@@ -119,7 +119,7 @@ class Reconstruct(PictureTask):
         seen = torch.where(hidden, grey, pixels)
         shown = [self.processor.denormalize(one)[0].permute(1, 2, 0).cpu().numpy() for one in (seen, made, pixels)]
         images = [pillow().Image.fromarray(one.squeeze(-1) if one.shape[-1] == 1 else one) for one in shown]
-        return draw.side_by_side(images, ["seen", "made of it", "the image"])
+        return draw.side_by_side(images, ["visible patches", "reconstruction", "original"])
 
     @classmethod
     def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:

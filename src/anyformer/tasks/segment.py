@@ -80,7 +80,7 @@ class SegmentOptions(ImageOptions):
 
 class Segment(PictureTask):
     name = "segment"
-    about = "a class for every pixel of an image"
+    about = "classify every pixel of an image (semantic segmentation)"
     columns = (
         Column("image"),
         Column("mask", ("semantic_mask", "annotation", "label"), optional=True),

@@ -35,7 +35,7 @@ class SummarizeOptions(SequenceToSequenceOptions):
 
 class Summarize(Translate):
     name = "summarize"
-    about = "a long text into a short one"
+    about = "summarize texts"
     columns = (
         Column("source", ("text", "document", "article", "dialogue", "dialog", "body", "content")),
         Column("target", ("summary", "highlights", "abstract", "headline", "title")),

@@ -82,7 +82,7 @@ class Tag(TextTask):
     name = "tag"
     windows = True
     fills = MappingProxyType({**TEXT_PAD_VALUES, "labels": IGNORED})
-    about = "a label for every word: names, parts of speech"
+    about = "label every word: named entities, parts of speech"
     columns = (
         Column("tokens", ("words", "text", "sentence")),
         Column("tags", ("ner_tags", "labels", "pos_tags", "ner", "pos")),

@@ -87,7 +87,7 @@ class TranscribeOptions(Options):
 class Transcribe(DecodedTask, WritingTask):
     name = "transcribe"
     fills = MappingProxyType({"labels": IGNORED})
-    about = "speech into text"
+    about = "transcribe speech"
     columns = (
         Column("sound", ("audio", "file", "path")),
         Column("text", ("sentence", "transcript", "transcription", "words", "target")),

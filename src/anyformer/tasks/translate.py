@@ -119,7 +119,7 @@ class TranslateOptions(SequenceToSequenceOptions):
 
 class Translate(WritingTask):
     name = "translate"
-    about = "a text into another language, or into any other text"
+    about = "translate texts, or any text-to-text task"
     columns = (
         Column("source", ("src", "en", "input", "english", "from")),
         Column("target", ("tgt", "trg", "de", "fr", "output", "german", "french", "to", "translation")),

@@ -35,7 +35,7 @@ def test_the_vocabulary_of_the_learning_pairs_covers_every_number() -> None:
     corpus = demo.Corpus([demo.write_out(number) for number in (*range(102), 1000)])
     for pair in map(demo.write_out, random.Random(1).sample(range(1_000_000), 500)):
         ids = corpus.tokenizer.encode(demo.split_german(pair.german))
-        assert corpus.tokenizer.unknown_id not in ids and len(ids) <= demo.LONGEST
+        assert corpus.tokenizer.unknown_id not in ids and len(ids) <= demo.MAX_LENGTH
         assert demo.join_german(corpus.tokenizer.decode(ids)) == pair.german
         assert corpus.tokenizer.unknown_id not in corpus.tokenizer.encode(demo.split_english(pair.english))
 
@@ -86,7 +86,7 @@ def test_the_picture_is_of_a_number_that_flips(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_said_before_the_work(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(af.FolderError, match="cannot write"):
+    with pytest.raises(af.FolderError, match="cannot be written"):
         demo.run(tmp_path / "file")
 
 
@@ -94,4 +94,4 @@ def test_a_folder_that_cannot_be_written_is_said_before_the_work(tmp_path: Path)
 def test_the_demo_translates_97_percent(tmp_path: Path) -> None:
     result = demo.run(tmp_path)
     assert result.exact >= 0.97 and len(result.pairs) == 1000
-    assert result.picture is not None and result.picture.exists()
+    assert result.image is not None and result.image.exists()

@@ -60,15 +60,15 @@ def test_one_page_with_every_model(
     assert str(af.task("translate")("one <cat> there")) in words.replace("  ", " ")
     assert words.index("translate") < words.index("classify-text")
     printed = capsys.readouterr().out
-    assert "2 models were put to work" in printed and "index.html" in printed
+    assert "2 models were run offline" in printed and "index.html" in printed
 
 
 def test_of_several_sentences_the_first_is_drawn(home: Path) -> None:
     work = af.task("translate", home / "en-de", sentences=True)
     whole, first, none = work(["One cat there. One dog there.", "One cat there.", ""])
-    drawn = html.picture("translate", work, whole.source, whole)
-    assert len(whole.sentences) == 2 and drawn == html.picture("translate", work, first.source, first) != ""
-    assert html.picture("translate", work, "", none) == ""
+    drawn = html.output_image("translate", work, whole.source, whole)
+    assert len(whole.sentences) == 2 and drawn == html.output_image("translate", work, first.source, first) != ""
+    assert html.output_image("translate", work, "", none) == ""
 
 
 def test_a_damaged_model_does_not_stop_the_others(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +79,7 @@ def test_a_damaged_model_does_not_stop_the_others(home: Path, tmp_path: Path, mo
     shutil.rmtree(tmp_path / "home" / "small")
     text = tour.tour(tmp_path / "out").read_text(encoding="utf-8")
     assert "is damaged: its model.safetensors has another checksum" in text
-    assert "Not here" in text and "&quot;small&quot; is not here" in text
+    assert "not installed" in text and "&quot;small&quot; is not installed" in text
 
 
 def test_with_no_model_it_says_how_to_get_some(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,15 +107,15 @@ def test_answers_are_shown_as_what_they_are() -> None:
 
 
 def test_commands_can_be_typed() -> None:
-    """What a panel shows is what a shell takes; two texts are two arguments, a file is found from anywhere, and what is
-    drawn is drawn again."""
+    """The command of a panel runs in a shell: two texts are two arguments, and a file in the current folder
+    has a relative path."""
     model = pretrained.PretrainedModel("p", "classify-pair", "", 1, default=True, example=["it's one", "two"])
     shown = tour.command(model, {}).replace("anyformer run classify-pair", "printf '%s|'")
     assert subprocess.run(["bash", "-c", shown], capture_output=True, text=True).stdout == "it's one|two|"
     model = pretrained.PretrainedModel(
         "r", "read", "", 1, default=True, example={"file": "example.png"}, path=Path("a b")
     )
-    assert tour.command(model, {}) == f"anyformer run read '{Path('a b').absolute()}/example.png'"
+    assert tour.command(model, {}) == "anyformer run read 'a b/example.png'"
     model = pretrained.PretrainedModel("s", "generate", "", 1, example="Once")
     told = "anyformer run generate --model s Once --max-new-tokens 90 --seed 1"
     assert tour.command(model, {"max_new_tokens": 90, "seed": 1}) == told

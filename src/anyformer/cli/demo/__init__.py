@@ -1,1 +1,1 @@
-"""The demo: what comes with anyformer put to work on a page (`tour`), or a model trained from nothing (`numbers`)."""
+"""The demo: run all installed models and write a page (`tour`), or train a small translator (`number_translation`)."""

@@ -1,4 +1,4 @@
-"""Inputs and answers as HTML, each kind in its own way."""
+"""Inputs and answers of each task as HTML."""
 
 from __future__ import annotations
 
@@ -16,42 +16,44 @@ from anyformer.core.taps import look
 from anyformer.tasks.base import answering
 from anyformer.tokenizers.padding import pad
 
-WIDEST = 1200  # pixels of an image on the page
-SOUNDS = {".wav": "audio/wav", ".flac": "audio/flac"}
-MOST = 5  # classes that are shown
-READABLE = 48  # tokens of a translation whose alignment can still be read
+MAX_IMAGE_WIDTH = 1200  # pixels
+AUDIO = {".wav": "audio/wav", ".flac": "audio/flac"}
+MAX_CLASSES = 5
+MAX_ALIGNMENT_TOKENS = 48  # longer alignments are not readable
+PLOT_SCALE = 0.62  # smaller figures have relatively larger labels on the page
 
 
 def input_html(inputs: Any) -> str:
-    """What a model was given: an image, a sound, a text, or several."""
-    if isinstance(inputs, Path) and inputs.suffix in SOUNDS:
-        return f"<audio controls src='{inline(inputs.read_bytes(), SOUNDS[inputs.suffix])}'></audio>"
+    """The input of a model as HTML: an image, audio, or one or more texts."""
+    if isinstance(inputs, Path) and inputs.suffix in AUDIO:
+        return f"<audio controls src='{inline(inputs.read_bytes(), AUDIO[inputs.suffix])}'></audio>"
     if isinstance(inputs, Path):
         kind = "png" if inputs.suffix == ".png" else "jpeg"
-        return f"<img alt='the input' src='{inline(inputs.read_bytes(), f'image/{kind}')}'>"
+        return f"<img alt='input image' src='{inline(inputs.read_bytes(), f'image/{kind}')}'>"
     texts = [inputs] if isinstance(inputs, str) else list(inputs)
     return "".join(f"<p>{html.escape(text)}</p>" for text in texts)
 
 
 def answer_html(task: str, inputs: Any, answer: Any) -> str:
-    """What it answered."""
+    """The answer of a model as HTML."""
     view = VIEWS.get(task)
     return text(str(answer)) if view is None else view(inputs, answer)
 
 
-def text(words: str) -> str:
-    return f"<p class='text'>{html.escape(words)}</p>"
+def text(content: str) -> str:
+    """A paragraph of text."""
+    return f"<p class='text'>{html.escape(content)}</p>"
 
 
 def plain(fragment: str) -> str:
-    """HTML as words on one line, for a terminal."""
+    """HTML as one line of plain text, for a terminal."""
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", fragment)).split())
 
 
 def bars(inputs: Any, answer: Any) -> str:
-    """Classes by their probabilities, the most probable first."""
+    """Classes and their probabilities as bars, in descending order."""
     scores: Mapping[str, float] = answer.scores
-    rows = sorted(scores.items(), key=lambda item: -item[1])[:MOST]
+    rows = sorted(scores.items(), key=lambda item: -item[1])[:MAX_CLASSES]
     shown = "".join(
         f"<span>{html.escape(label)}</span><i style='width:{100 * score:.1f}%'></i><b>{score:.2f}</b>"
         for label, score in rows
@@ -60,6 +62,7 @@ def bars(inputs: Any, answer: Any) -> str:
 
 
 def entities(inputs: Any, answer: Any) -> str:
+    """A text with highlighted entities."""
     shown = [
         f"<mark>{html.escape(part)}<small>{html.escape(label)}</small></mark>" if label else html.escape(part)
         for part, label in answer.parts()
@@ -68,7 +71,7 @@ def entities(inputs: Any, answer: Any) -> str:
 
 
 def span(inputs: Any, answer: Any) -> str:
-    """The answer, and where in the text it stands."""
+    """The extracted answer, and the text with the answer highlighted."""
     context = inputs[1]
     inside = html.escape(context[answer.start : answer.end])
     before, after = html.escape(context[: answer.start]), html.escape(context[answer.end :])
@@ -76,31 +79,32 @@ def span(inputs: Any, answer: Any) -> str:
 
 
 def cosine_table(inputs: Any, answer: Any) -> str:
-    """Every sentence beside every other: how near their vectors are, as the cosine."""
+    """A table of the cosine similarity of all pairs of sentences."""
     vectors = torch.nn.functional.normalize(answer.float(), dim=1)
     grid = (vectors @ vectors.T).tolist()
     rows = "".join(
-        f"<tr><td>{html.escape(sentence)}</td>{''.join(map(_near, row))}</tr>"
+        f"<tr><td>{html.escape(sentence)}</td>{''.join(map(_cosine_cell, row))}</tr>"
         for sentence, row in zip(inputs, grid, strict=True)
     )
-    return f"<p>How near each sentence is to each, 1 = the same:</p><table>{rows}</table>"
+    return f"<p>Cosine similarity of the sentence embeddings:</p><table>{rows}</table>"
 
 
-def _near(value: float) -> str:
+def _cosine_cell(value: float) -> str:
     share = max(0, min(100, round(45 * value)))
     return f"<td class='n' style='background:color-mix(in srgb,var(--blue) {share}%,transparent)'>{value:.2f}</td>"
 
 
 def points(inputs: Any, answer: Any) -> str:
-    people = len(answer.persons)
-    return text(f"{len(answer.names)} points" + (f" of {people} people" if people > 1 else ""))
+    """The number of keypoints."""
+    persons = len(answer.persons)
+    return text(f"{len(answer.names)} keypoints" + (f" for each of {persons} persons" if persons > 1 else ""))
 
 
-def counted(inputs: Any, answer: Any) -> str:
-    """12 x RBC, 1 x WBC"""
+def class_counts(inputs: Any, answer: Any) -> str:
+    """The number of detections by class: 12 x RBC, 1 x WBC"""
     labels = [one.label for one in answer]
     kinds = sorted(set(labels), key=lambda label: -labels.count(label))
-    return text(", ".join(f"{labels.count(kind)} × {kind}" for kind in kinds) or "nothing found")
+    return text(", ".join(f"{labels.count(kind)} × {kind}" for kind in kinds) or "no detections")
 
 
 VIEWS: dict[str, Callable[[Any, Any], str]] = {
@@ -109,45 +113,45 @@ VIEWS: dict[str, Callable[[Any, Any], str]] = {
     "classify-image": bars,
     "classify-pair": bars,
     "classify-text": bars,
-    "detect": counted,
+    "detect": class_counts,
     "embed": cosine_table,
     "pose": points,
     "tag": entities,
 }
 
-# Tasks whose drawing shows the image that was given.
-SHOWS = frozenset("caption classify-image detect pose read reconstruct".split())
-# What the drawing of an answer shows.
+# Tasks whose output image includes the input image.
+SHOWS_INPUT = frozenset("caption classify-image detect pose read reconstruct".split())
+# Captions of the output images.
 CAPTIONS = {
-    "caption": "Where the model looked before it wrote each word.",
-    "classify-image": "The image as it was given, and what the answer attended to.",
-    "detect": "The boxes, each with its class and how sure the model is.",
-    "pose": "The points that were found.",
-    "read": "A strip for each letter that was written, dark where along the line the model looked for it.",
-    "reconstruct": "What it saw, what it made of that, and the image.",
-    "translate": "Which source word each target word looks at (cross-attention of the last layer, mean of its heads).",
+    "caption": "Cross-attention over the image for each generated word.",
+    "classify-image": "The input image, and the attention of the classifier.",
+    "detect": "Detected boxes with class and score.",
+    "pose": "Predicted keypoints.",
+    "read": "One row per generated character: cross-attention along the line (darker is higher).",
+    "reconstruct": "Visible patches, reconstruction, and original image.",
+    "translate": "Cross-attention of the last layer, mean of heads: rows are target tokens, columns are source tokens.",
 }
 
 
-def picture(task: str, work: Any, inputs: Any, answer: Any) -> str:
-    """The drawing of an answer, where there is one."""
+def output_image(task: str, work: Any, inputs: Any, answer: Any) -> str:
+    """The image of an answer as HTML; empty if the task has none."""
     if task == "translate":
         first = answer.sentences[0] if answer.sentences else answer
-        return figure(alignment(work, first)) if 0 < len(first.ids) <= READABLE else ""
+        return figure(alignment(work, first)) if 0 < len(first.ids) <= MAX_ALIGNMENT_TOKENS else ""
     draw = getattr(answer, "draw", None)
     return "" if draw is None else image(draw())
 
 
-def image(drawn: Any, alt: str = "the answer, drawn", widest: int = WIDEST) -> str:
+def image(drawn: Any, alt: str = "output image", max_width: int = MAX_IMAGE_WIDTH) -> str:
     drawn = drawn.convert("RGB")
-    drawn.thumbnail((widest, 4 * widest))
+    drawn.thumbnail((max_width, 4 * max_width))
     file = io.BytesIO()
     drawn.save(file, "JPEG", quality=88)
     return f"<img alt='{html.escape(alt)}' src='{inline(file.getvalue(), 'image/jpeg')}'>"
 
 
 def alignment(work: Any, answer: Any) -> Any:
-    """A figure of a translator's cross-attention while it writes what it wrote."""
+    """A plot of the cross-attention for a translation."""
     from anyformer.plot import alignment as plot
 
     ends = [] if work.end is None else [work.end]
@@ -157,7 +161,9 @@ def alignment(work: Any, answer: Any) -> Any:
     with answering(work.model), look(work.model, "decoder.blocks.*.cross.weights") as seen:
         work.model(**batch, decoder_input_ids=work.model.shift_right(target))
     weights = seen.log[-1][1][0]  # [heads, target, source]
-    return plot(weights, pieces(work, source), pieces(work, target[0].tolist()), title="")
+    figure = plot(weights, pieces(work, source), pieces(work, target[0].tolist()), title="")
+    figure.set_size_inches(*(PLOT_SCALE * figure.get_size_inches()))
+    return figure
 
 
 def pieces(work: Any, ids: Sequence[int]) -> list[str]:

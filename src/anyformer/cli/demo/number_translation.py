@@ -1,10 +1,10 @@
-"""The demo: the original Transformer learns, in about a minute, to translate number words from English to German.
+"""Demo: train a small Transformer in about a minute to translate number words from English to German.
 
     three hundred and forty-two thousand, seven hundred and sixty-one
     dreihundertzweiundvierzigtausendsiebenhunderteinundsechzig
 
-German says the units before the tens ("two-and-forty"), so attention has something to show. The words come from
-num2words; the model never sees the numbers that it is tested on.
+German puts the units before the tens ("two-and-forty"), so the alignment is not monotonic. The words come from
+num2words; test numbers are not in the training data.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from anyformer.training.settings import TrainSettings
 from anyformer.training.trainer import train
 
 LIMIT = 1_000_000
-LONGEST = 64  # tokens; the longest number has 14
-PADDING, END = 0, 1  # of every vocabulary that Tokenizer.train makes; decoding starts from the padding
+MAX_LENGTH = 64  # tokens; the longest number has 14
+PADDING, END = 0, 1  # ids in every vocabulary of Tokenizer.train; decoding starts with the padding token
 
 
 @dataclass(frozen=True, kw_only=True)
 class DemoSettings(Settings):
-    """transformer-base, smaller. One core is done within a minute, so a slow machine has time to spare."""
+    """Hyperparameters: a small transformer-base that trains in less than a minute on one core."""
 
-    numbers: int = 20_000  # to learn from
+    numbers: int = 20_000  # training numbers
     tests: int = 1_000
     steps: int = 1_000
     batch_size: int = 64
@@ -63,28 +63,31 @@ class DemoSettings(Settings):
 
 @dataclass(frozen=True)
 class Pair:
+    """A number and its words in both languages."""
+
     number: int
     english: str
     german: str
 
 
 def draw_numbers(count: int, tests: int, seed: int) -> tuple[list[int], list[int]]:
-    """Numbers to learn from and numbers to be tested on, with none in both.
+    """Draw disjoint training and test numbers.
 
-    Half are drawn evenly from 0 to 999,999, where nearly all have six digits, and half so that every length is as
-    likely. All below 100 are for learning: they are the words that the others are made of.
+    Half are uniform from 0 to 999,999, where nearly all have six digits; half are log-uniform, so that all lengths are
+    equally likely. All numbers below 100 are training numbers, because the others consist of their words.
     """
-    chance = random.Random(seed)
+    generator = random.Random(seed)
     drawn: dict[int, None] = dict.fromkeys(range(100))
     while len(drawn) < count + tests:
-        drawn[chance.randrange(LIMIT)] = None
-        drawn[int(LIMIT ** chance.random())] = None
+        drawn[generator.randrange(LIMIT)] = None
+        drawn[int(LIMIT ** generator.random())] = None
     numbers = list(drawn)[100 : count + tests]
-    chance.shuffle(numbers)
+    generator.shuffle(numbers)
     return [*range(100), *numbers[tests:]], numbers[:tests]
 
 
 def write_out(number: int) -> Pair:
+    """A number with its words."""
     from num2words import num2words
 
     return Pair(number, num2words(number, lang="en"), num2words(number, lang="de"))
@@ -101,12 +104,12 @@ def split_german(text: str) -> str:
 
 
 def join_german(text: str) -> str:
-    """German writes a number below a million as one word."""
+    """Remove spaces: German writes a number below a million as one word."""
     return text.replace(" ", "")
 
 
 class Corpus:
-    """The pairs as ids: a vocabulary learned from them, and batches for teacher forcing."""
+    """The tokenized pairs, their vocabulary, and batches for teacher forcing."""
 
     def __init__(self, pairs: list[Pair]) -> None:
         sides = [split_english(pair.english) for pair in pairs], [split_german(pair.german) for pair in pairs]
@@ -114,18 +117,18 @@ class Corpus:
         self.source, self.target = ([self.tokenizer.encode(text) for text in side] for side in sides)
 
     def collate(self, rows: Sequence[int]) -> dict[str, Tensor]:
-        said = pad([self.target[row] for row in rows], PADDING)
+        target = pad([self.target[row] for row in rows], PADDING)
         return {
             "input_ids": torch.tensor([self.source[row] for row in rows]),
-            "decoder_input_ids": teacher(said["input_ids"]),
-            "labels": said["input_ids"].masked_fill(said["attention_mask"] == 0, IGNORED),
+            "decoder_input_ids": teacher(target["input_ids"]),
+            "labels": target["input_ids"].masked_fill(target["attention_mask"] == 0, IGNORED),
         }
 
 
 def even_batches(lengths: Sequence[int], batch_size: int, seed: int, epoch: int) -> list[list[int]]:
-    """The rows of every batch of an epoch: rows of a batch have equal length, so that nothing is padded.
+    """The batches of an epoch. All rows of a batch have equal length, so no source padding is needed.
 
-    Every row comes once an epoch; rows and batches are shuffled anew for each.
+    Every row is used once per epoch; rows and batches are reshuffled for every epoch.
     """
     order = random.Random(mix_seeds(seed, epoch))
     by_length: dict[int, list[int]] = {}
@@ -140,7 +143,7 @@ def even_batches(lengths: Sequence[int], batch_size: int, seed: int, epoch: int)
 
 
 class NumberTask:
-    """What the engine is given to do: say the German of the corpus's English."""
+    """The training task: predict the German words from the English ones."""
 
     metric, larger_is_better, slow, steady, streams = "exact", True, False, False, 0
     contrastive = False
@@ -168,7 +171,7 @@ class NumberTask:
         return Loss(*token_loss(self.model(**inputs).logits, batch["labels"], self.settings.smoothing))
 
     def evaluate(self) -> dict[str, float | str]:
-        return {}  # the test comes after the lesson
+        return {}  # the test runs after training
 
     def save(self, folder: Path) -> None:
         self.model.save(folder)
@@ -179,11 +182,12 @@ class NumberTask:
 
 
 def teacher(target: Tensor) -> Tensor:
-    """What the decoder reads while it learns to say `target`: the start token, then every word one place later."""
+    """The decoder input for teacher forcing: the start token, then the target without its last token."""
     return torch.nn.functional.pad(target[:, :-1], (1, 0), value=PADDING)
 
 
 def make_model(settings: DemoSettings, vocab_size: int) -> Model:
+    """Build the model with its generation settings."""
     torch.manual_seed(settings.seed)
     model = af.build(
         "transformer-base",
@@ -192,50 +196,55 @@ def make_model(settings: DemoSettings, vocab_size: int) -> Model:
         n_heads=settings.n_heads,
         d_hidden=settings.d_hidden,
         vocab_size=vocab_size,
-        max_length=LONGEST,
+        max_length=MAX_LENGTH,
         dropout=settings.dropout,
     )
     model.origin.generation = {
         "eos_token_id": END,
         "pad_token_id": PADDING,
         "decoder_start_token_id": PADDING,
-        "max_length": LONGEST,
+        "max_length": MAX_LENGTH,
     }
     return model
 
 
 def translate(model: Model, tokenizer: Tokenizer, english: list[str]) -> list[str]:
+    """Translate English number words to German."""
     ids = model.generate(**tokenizer([split_english(text) for text in english]))
     return [join_german(tokenizer.decode(row)) for row in ids]
 
 
 @dataclass(frozen=True)
 class Result:
-    pairs: list[Pair]  # the test
+    """Answers on the test numbers, and the files that were written."""
+
+    pairs: list[Pair]  # test pairs
     answers: list[str]
-    folder: Path  # the model, for af.load
-    picture: Path | None  # None where no number of the test has what the image is to show
+    folder: Path  # of the model
+    image: Path | None  # plot of the alignment; None if no test number is suitable
 
     @property
     def exact(self) -> float:
+        """The fraction of exact matches."""
         return sum(self.right) / len(self.right)
 
     @property
     def right(self) -> list[bool]:
+        """Whether each answer is an exact match."""
         return [pair.german == answer for pair, answer in zip(self.pairs, self.answers, strict=True)]
 
 
 def run(out: str | Path = "demo-output", settings: DemoSettings | None = None) -> Result:
-    """The whole demo: write out numbers, train, test, print, and leave a model folder and an image in `out`."""
+    """Run the demo: create the data, train, test, and save the model and a plot to `out`."""
     settings = settings if settings is not None else DemoSettings()
     out = make_folder(Path(out))
     started = time.perf_counter()
     with one_thread():
-        learn, test = write_pairs(settings)
-        corpus = Corpus(learn)
+        train_pairs, test = write_pairs(settings)
+        corpus = Corpus(train_pairs)
         model = make_model(settings, len(corpus.tokenizer))
         print(describe(settings, model, corpus))
-        learn_to_translate(model, corpus, settings)
+        train_model(model, corpus, settings)
         answers = translate(model, corpus.tokenizer, [pair.english for pair in test])
         model.save(out / "model")
         corpus.tokenizer.save(out / "model")
@@ -247,23 +256,21 @@ def run(out: str | Path = "demo-output", settings: DemoSettings | None = None) -
 
 
 def make_folder(out: Path) -> Path:
-    """Before the work, not after it: a folder that cannot be written should cost nobody a minute."""
+    """Create the output folder. This runs before training, so that errors are reported early."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         if not os.access(out, os.W_OK):
             raise PermissionError(None, "permission denied")
     except OSError as error:
-        raise FolderError(
-            f"The demo cannot write to {out}: {error.strerror}; choose another folder with --out."
-        ) from None
+        raise FolderError(f"--out is {out}, which cannot be written: {error.strerror}.") from None
     return out
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """These matrices are so small that a second thread gains little on an idle machine and waits on a busy one.
+    """Use a single thread. The matrices are small, so more threads do not help.
 
-    It also keeps the order of every sum, so that the same seed gives the same model however many cores there are.
+    It also fixes the order of summation, so that a seed gives the same model for any number of cores.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -274,16 +281,18 @@ def one_thread() -> Iterator[None]:
 
 
 def write_pairs(settings: DemoSettings) -> tuple[list[Pair], list[Pair]]:
-    learn, test = draw_numbers(settings.numbers, settings.tests, settings.seed)
+    """Training and test pairs."""
+    train_numbers, test = draw_numbers(settings.numbers, settings.tests, settings.seed)
     with progress_bar("Writing numbers") as show:
         pairs = []
-        for number in (*learn, *test):
+        for number in (*train_numbers, *test):
             pairs.append(write_out(number))
-            show(len(pairs), len(learn) + len(test), f"{number:,}")
-    return pairs[: len(learn)], pairs[len(learn) :]
+            show(len(pairs), len(train_numbers) + len(test), f"{number:,}")
+    return pairs[: len(train_numbers)], pairs[len(train_numbers) :]
 
 
-def learn_to_translate(model: Model, corpus: Corpus, settings: DemoSettings) -> None:
+def train_model(model: Model, corpus: Corpus, settings: DemoSettings) -> None:
+    """Train the model with a progress bar."""
     with progress_bar("Training") as show:
 
         def on_step(progress: Progress) -> None:
@@ -295,7 +304,7 @@ def learn_to_translate(model: Model, corpus: Corpus, settings: DemoSettings) -> 
 
 
 def train_settings(settings: DemoSettings) -> TrainSettings:
-    """As the Transformer paper trains, but for the numbers."""
+    """The optimizer and schedule of the Transformer paper."""
     return TrainSettings(
         steps=settings.steps,
         batch_size=settings.batch_size,
@@ -311,7 +320,8 @@ def train_settings(settings: DemoSettings) -> TrainSettings:
 
 
 def draw(model: Model, tokenizer: Tokenizer, pairs: list[Pair], answers: list[str], path: Path) -> Path | None:
-    """The cross-attention of the last decoder layer, mean of its heads, of a number whose tens and units flip twice."""
+    """Plot the cross-attention of the last decoder layer (mean of heads) for a number in which two pairs of tens and
+    units change order."""
     right = (pair for pair, answer in zip(pairs, answers, strict=True) if pair.german == answer)
     pair = next((pair for pair in right if pair.german.count("und") - pair.german.count("hundert") == 2), None)
     if pair is None:
@@ -322,26 +332,28 @@ def draw(model: Model, tokenizer: Tokenizer, pairs: list[Pair], answers: list[st
         model(**source, decoder_input_ids=teacher(target))
     weights = list(seen.values())[-1][0]  # [heads, target, source]
     labels = tokenizer.tokens(source["input_ids"][0]), tokenizer.tokens(target[0])
-    title = f"{pair.number:,}: which English word each German word looks at"
+    title = f"{pair.number:,}: cross-attention from German to English words"
     af.plot.alignment(weights, *labels, path, title=title)
     return path
 
 
 def describe(settings: DemoSettings, model: Model, corpus: Corpus) -> str:
+    """A summary of the model and the data."""
     size = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     return (
-        f"The original Transformer, {settings.n_layers} + {settings.n_layers} layers of width {settings.d_model}:"
-        f" {size:,} parameters, {len(corpus.tokenizer)} words.\n"
-        f"It learns from {len(corpus.source):,} numbers and is tested on {settings.tests:,} that it never sees."
+        f"Transformer with {settings.n_layers} + {settings.n_layers} layers of width {settings.d_model}:"
+        f" {size:,} parameters, vocabulary of {len(corpus.tokenizer)} tokens.\n"
+        f"{len(corpus.source):,} training numbers, {settings.tests:,} test numbers (not in the training data)."
     )
 
 
 def report(result: Result, seconds: float) -> str:
+    """The test score and the first ten answers."""
     lines = ["", f"Exact match on {len(result.pairs):,} unseen numbers: {result.exact:.1%}", ""]
     for pair, answer in list(zip(result.pairs, result.answers, strict=True))[:10]:
         mark = "" if answer == pair.german else f"   (wrong: {pair.german})"
         lines += [f"{pair.number:>9,}  {pair.english}", f"{'':>9}  {answer}{mark}"]
-    lines += ["", f"The model: {result.folder}  (af.load reads it)"]
-    if result.picture is not None:
-        lines += [f"The alignment of one of them: {result.picture}"]
-    return "\n".join([*lines, f"It took {seconds:.0f} seconds."])
+    lines += ["", f"Model: {result.folder} (load it with af.load)"]
+    if result.image is not None:
+        lines += [f"Alignment plot: {result.image}"]
+    return "\n".join([*lines, f"Time: {seconds:.0f} s"])

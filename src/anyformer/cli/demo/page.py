@@ -1,5 +1,5 @@
-"""One page that needs nothing else: a panel for each model, images and sounds inside, light or dark as the reader
-likes."""
+"""A self-contained HTML page with a panel for each model. Images and audio are embedded; light and dark themes are
+supported."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Panel:
-    """What a model was given and what it made of it. `given`, `said` and `picture` are HTML, the others plain text."""
+    """The input and the answer of a model. `input`, `answer` and `image` are HTML, the other fields plain text."""
 
     task: str
     model: str
-    about: str
-    given: str  # "" where the drawing shows it
-    said: str
-    picture: str = ""
+    description: str
+    input: str  # empty if the output image includes it
+    answer: str
+    image: str = ""
     caption: str = ""  # of the image
     command: str = ""
     score: str = ""
@@ -26,33 +26,37 @@ class Panel:
 
 
 def write_page(path: Path, panels: Sequence[Panel], absent: Sequence[str], summary: str) -> None:
-    left = "".join(f"<li>{html.escape(line)}</li>" for line in absent)
-    more = f"<section class='absent'><h2>Not here</h2><ul>{left}</ul></section>" if left else ""
+    """Write the page of the demo. `absent` lists models that are not installed."""
+    missing = "".join(f"<li>{html.escape(line)}</li>" for line in absent)
+    more = (
+        f"<section class='absent'><h2>Models that are not installed</h2><ul>{missing}</ul></section>" if missing else ""
+    )
     body = "\n".join(map(show, panels))
     path.write_text(whole(TITLE, summary, f"<main>\n{body}\n</main>\n{more}"), encoding="utf-8")
 
 
 def whole(title: str, summary: str, body: str, style: str = "") -> str:
-    """A page around a body of HTML; `style` is added to that of the house."""
+    """A complete HTML page; `style` is appended to the default style."""
     return PAGE.format(style=STYLE + style, title=html.escape(title), summary=html.escape(summary), body=body)
 
 
 def show(panel: Panel) -> str:
+    """A panel as HTML."""
     text = html.escape
-    picture = ""
-    if panel.picture:
-        picture = f"<figure>{panel.picture}<figcaption>{text(panel.caption)}</figcaption></figure>"
-    score = f"<p class='score'>{text(panel.score)}</p>" if panel.score else ""
-    given = f"<div class='given'>{panel.given}</div>" if panel.given else ""
+    image = ""
+    if panel.image:
+        image = f"<figure>{panel.image}<figcaption>{text(panel.caption)}</figcaption></figure>"
+    score = f"<p class='score'>Score: {text(panel.score)}</p>" if panel.score else ""
+    given = f"<div class='input'>{panel.input}</div>" if panel.input else ""
     return (
         f"<article><header><h2>{text(panel.task)}</h2><span>{text(panel.model)} · {panel.seconds:.1f} s</span></header>"
-        f"<p class='about'>{text(panel.about)}</p>"
-        f"{given}<div class='said'>{panel.said}</div>{picture}"
+        f"<p class='description'>{text(panel.description)}</p>"
+        f"{given}<div class='answer'>{panel.answer}</div>{image}"
         f"<footer>{score}<code>{text(panel.command)}</code></footer></article>"
     )
 
 
-TITLE = "anyformer: what comes with it"
+TITLE = "anyformer: demo of the pretrained models"
 
 STYLE = """
 :root{color-scheme:light dark;--paper:#fff;--ink:#1b2a41;--soft:#5b6b82;--line:#d5dce6;--card:#f6f8fb;--blue:#1b4f8f;
@@ -68,14 +72,14 @@ main{columns:2;column-gap:1.1rem}
 article{break-inside:avoid;border:1px solid var(--line);border-radius:10px;background:var(--card);padding:.9rem 1rem;
 margin:0 0 1.1rem}
 article header{display:flex;justify-content:space-between;gap:1rem;align-items:baseline}
-article header span,.about,.score{color:var(--soft);font-size:.87rem;font-variant-numeric:tabular-nums}
-.about,.score{margin:.1rem 0 .6rem}
-.given{border-left:3px solid var(--line);padding-left:.8rem;color:var(--soft)}
-.given p,.said p{margin:.25rem 0}
-.said{border-left:3px solid var(--blue);padding-left:.8rem;margin-top:.6rem}
-.said .text{white-space:pre-wrap;overflow-wrap:anywhere;font-weight:550}
+article header span,.description,.score{color:var(--soft);font-size:.87rem;font-variant-numeric:tabular-nums}
+.description,.score{margin:.1rem 0 .6rem}
+.input{border-left:3px solid var(--line);padding-left:.8rem;color:var(--soft)}
+.input p,.answer p{margin:.25rem 0}
+.answer{border-left:3px solid var(--blue);padding-left:.8rem;margin-top:.6rem}
+.answer .text{white-space:pre-wrap;overflow-wrap:anywhere;font-weight:550}
 img{max-width:100%;height:auto;display:block;border-radius:6px}
-.given img{max-height:190px;width:auto}
+.input img{max-height:190px;width:auto}
 audio{width:100%;max-width:22rem;display:block}
 figure{margin:.8rem 0 0;background:#fff;border-radius:8px;padding:.4rem;overflow:hidden}
 figure img{max-height:440px;width:auto;margin:0 auto}
@@ -89,8 +93,8 @@ table{border-collapse:collapse;font-size:.87rem;width:100%}
 td{padding:.3rem .4rem;font-variant-numeric:tabular-nums;border:1px solid var(--line)}td.n{text-align:center;width:4rem}
 footer{margin-top:.7rem}code{display:block;white-space:pre-wrap;overflow-wrap:anywhere;font-size:.82rem;color:var(--soft);
 background:var(--paper);border:1px solid var(--line);border-radius:6px;padding:.35rem .6rem}
-.absent{color:var(--soft);font-size:.9rem;margin-top:1rem}.absent ul{padding-left:1.1rem}
-@media (max-width:820px){main{columns:1}body{padding:.8rem .7rem 2rem}}
+.absent{color:var(--soft);font-size:.9rem;margin-top:1rem}.absent ul{padding-left:1.1rem} @media
+(max-width:820px){main{columns:1}body{padding:.8rem .7rem 2rem}}
 """
 
 PAGE = """<!doctype html>

@@ -1,4 +1,4 @@
-"""The tour: every model that is here answers its example, and the answers are gathered on a page."""
+"""Run every installed model on its example input and write the answers to a page."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ from anyformer.progress import progress_bar
 from anyformer.tasks import TASKS, task
 
 PAGE = "index.html"
-# The order of the page; other tasks come after these.
+# Order of tasks on the page; other tasks follow.
 ORDER = "translate read caption classify-image detect pose reconstruct classify-audio generate".split()
-TALK, STORY = 40, 90  # tokens of an answer in a chat, and of a text that is gone on with
-LINE = 110  # letters of an answer that the terminal shows
+CHAT_TOKENS, STORY_TOKENS = 40, 90  # maximum new tokens of a chat answer and of a continued text
+LINE = 110  # characters of an answer in the terminal
 
 
 def tour(out: str | Path = "demo-output") -> Path:
-    """Run it, print what happens, and say where the page is."""
+    """Run all installed models, write the page, and return its path."""
     known, here = _known(), available_models()
     if not here:
         raise FolderError(
-            f"No model is here to show: get anyformer's own with {pretrained.GET}"
-            f"{''.join(f', or {model.name} with {model.get}' for model in known if model.path is None)}."
-            " anyformer demo --train trains one from nothing instead."
+            f"No models are installed. Install them with: {pretrained.GET}"
+            f"{''.join(f', or {model.name} with: {model.get}' for model in known if model.path is None)}."
+            " Alternatively, train a small model: anyformer demo --train"
         )
     page = make_folder(Path(out)) / PAGE
     started = time.perf_counter()
     panels = run(here)
-    took = time.perf_counter() - started
-    what = "model was" if len(panels) == 1 else "models were"
-    summary = f"{len(panels)} {what} put to work on this machine, offline, in {took:.0f} seconds."
+    seconds = time.perf_counter() - started
+    noun = "model was" if len(panels) == 1 else "models were"
+    summary = f"{len(panels)} {noun} run offline in {seconds:.0f} seconds."
     write_page(page, panels, [model.problem for model in known if model.problem is not None], summary)
-    print(f"\n{summary}\nThe page, with the images: {page}")
+    print(f"\n{summary}\nPage with images: {page}")
     return page
 
 
 def available_models() -> list[PretrainedModel]:
-    """The models that can be shown, in the order of the page."""
-    return sorted((model for model in _known() if model.problem is None and model.example), key=_place)
+    """The installed models with an example, in the order of the page."""
+    return sorted((model for model in _known() if model.problem is None and model.example), key=_order)
 
 
 def _known() -> list[PretrainedModel]:
@@ -54,41 +54,42 @@ def _known() -> list[PretrainedModel]:
 
 
 def run(models: Sequence[PretrainedModel]) -> list[Panel]:
+    """Run models on their examples and print their answers."""
     panels = []
     with progress_bar("Models") as show:
         for done, model in enumerate(models):
-            show(done, len(models), f"{model.name}: {model.about}")
+            show(done, len(models), f"{model.name}: {model.description}")
             panels.append(panel(model))
         show(len(models), len(models), "done")
     for one in panels:
-        print(f"{one.task:>15}  {one.model:<11} {html.plain(one.said)[:LINE]}")
+        print(f"{one.task:>15}  {one.model:<11} {html.plain(one.answer)[:LINE]}")
     return panels
 
 
 def panel(model: PretrainedModel) -> Panel:
-    """A model's example and its answer; a model that cannot be opened says why."""
+    """The panel of a model; it shows an error if the model cannot be opened."""
     started = time.perf_counter()
-    given = ""
+    input_html = ""
     chosen: dict[str, Any] = {}
     try:
-        thing = model.input()
-        given = html.input_html(
-            thing[0] if model.task == "answer" else thing
-        )  # the text is shown with the answer in it
+        example = model.input()
+        # The context of a question is shown with the answer.
+        input_html = html.input_html(example[0] if model.task == "answer" else example)
         work = task(model.task, model.open())
         chosen = options(model, work)
-        answer = work(thing, **chosen)
-        said, drawn = html.answer_html(model.task, thing, answer), html.picture(model.task, work, thing, answer)
-        given = "" if drawn and model.task in html.SHOWS else given
+        answer = work(example, **chosen)
+        answer_html = html.answer_html(model.task, example, answer)
+        image = html.output_image(model.task, work, example, answer)
+        input_html = "" if image and model.task in html.SHOWS_INPUT else input_html
     except Error as error:
-        said, drawn = html.text(str(error)), ""
+        answer_html, image = html.text(str(error)), ""
     return Panel(
         model.task,
         model.name,
-        model.about,
-        given,
-        said,
-        drawn,
+        model.description,
+        input_html,
+        answer_html,
+        image,
         html.CAPTIONS.get(model.task, ""),
         command(model, chosen),
         model.score,
@@ -97,20 +98,20 @@ def panel(model: PretrainedModel) -> Panel:
 
 
 def options(model: PretrainedModel, work: Any) -> dict[str, Any]:
-    """Answers that are short, and the same every time."""
+    """Options for short and reproducible answers."""
     if model.task != "generate":
         return {}
     sampled = bool(work.model.origin.generation.get("do_sample"))
-    return {"max_new_tokens": TALK if model.chat else STORY, **({"seed": 1} if sampled else {})}
+    return {"max_new_tokens": CHAT_TOKENS if model.chat else STORY_TOKENS, **({"seed": 1} if sampled else {})}
 
 
 def command(model: PretrainedModel, options: Mapping[str, Any]) -> str:
-    """What to type, anywhere on this machine, for the same at the command line."""
+    """The same call as a shell command, for the current folder."""
     words = ["anyformer", "run", model.task, *([] if model.default else ["--model", model.name])]
     if isinstance(model.example, str):
         words.append(model.example)
     elif isinstance(model.example, Mapping):
-        words.append(str(Path(model.path or "").absolute() / model.example["file"]))
+        words.append(_short_path(Path(model.path or "").absolute() / model.example["file"]))
     else:
         words += model.example
     for name, value in options.items():
@@ -118,5 +119,11 @@ def command(model: PretrainedModel, options: Mapping[str, Any]) -> str:
     return shlex.join(words)
 
 
-def _place(model: PretrainedModel) -> tuple[int, bool]:
+def _short_path(path: Path) -> str:
+    """A path relative to the current folder if it is inside it; else the absolute path."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+
+def _order(model: PretrainedModel) -> tuple[int, bool]:
     return (ORDER.index(model.task) if model.task in ORDER else len(ORDER), not model.default)

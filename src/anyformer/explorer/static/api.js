@@ -1,4 +1,4 @@
-// Questions to the server, and numbers out of its 16 bits.
+// Requests to the server, and decoding of its 16-bit arrays.
 
 export async function models() { return (await get("api/models")).models; }
 export async function describe(id) { return get(`api/models/${encodeURIComponent(id)}`); }
@@ -28,7 +28,7 @@ export function unpack(packed) {
   return { shape: packed.shape, values };
 }
 
-// The n-th of the parts along the first axis.
+// Index n along the first axis.
 export function part(tensor, n) {
   const shape = tensor.shape.slice(1);
   const size = shape.reduce((a, b) => a * b, 1);

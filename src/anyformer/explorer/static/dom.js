@@ -1,4 +1,4 @@
-// Small makers of elements. Text goes in as text, never as markup.
+// Helpers that create elements. Text is inserted as text, never as markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -16,16 +16,16 @@ function fill(node, attributes, children) {
 export function el(tag, attributes, ...children) { return fill(document.createElement(tag), attributes, children); }
 export function svg(tag, attributes, ...children) { return fill(document.createElementNS(SVG, tag), attributes, children); }
 
-// A token's text so that blanks can be seen.
+// A token's text with visible whitespace.
 export function visible(text) {
   if (text === "") return "∅";
   if (/^\s+$/.test(text)) return text.replaceAll("\n", "⏎").replaceAll("\t", "⇥").replaceAll(" ", "␣");
   return text.replaceAll("\n", "⏎").replaceAll("\t", "⇥").trim();
 }
 
-export function short(text, most = 16) {
+export function short(text, max = 16) {
   const seen = visible(text);
-  return seen.length > most ? seen.slice(0, most - 1) + "…" : seen;
+  return seen.length > max ? seen.slice(0, max - 1) + "…" : seen;
 }
 
 export function number(value, digits = 3) {
@@ -50,13 +50,13 @@ export function choice(label, id, options, value, change) {
   return el("label", { for: id }, label, select);
 }
 
-// A slider that acts while it is moved; `show` says how its value is written.
+// A slider that calls `change` while it moves; `show` formats its value.
 export function slider(label, id, { min, max, step, value, show = (x) => x }, change) {
-  const said = el("span", {}, show(value));
+  const output = el("span", {}, show(value));
   const input = el("input", { id, type: "range", min, max, step, value });
   input.value = value;
-  input.addEventListener("input", () => { said.textContent = show(Number(input.value)); change(Number(input.value)); });
-  return el("label", { for: id }, label, input, said);
+  input.addEventListener("input", () => { output.textContent = show(Number(input.value)); change(Number(input.value)); });
+  return el("label", { for: id }, label, input, output);
 }
 
 export function table(heads, rows) {

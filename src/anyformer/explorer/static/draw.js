@@ -1,12 +1,12 @@
-// The drawings, each an SVG of its own so that it can be taken along: matrices, lines, bars, curves.
+// Charts: matrices, lines, bars and curves. Each is one SVG, so it can be downloaded.
 
-import { blue, colour, dark, ink, readable, soft, warm } from "./colours.js";
+import { blue, color, dark, ink, readable, soft, warm } from "./colors.js";
 import { el, svg, short, number } from "./dom.js";
 
-export { blue, colour, ink, paper, soft, warm } from "./colours.js";
-export { figure } from "./take.js";
+export { blue, color, ink, paper, soft, warm } from "./colors.js";
+export { figure } from "./export-figure.js";
 
-// The cells of [rows, columns] as a PNG, one pixel each.
+// A matrix [rows, columns] as a PNG with one pixel a cell.
 export function cellsImage(values, rows, columns, scale) {
   const canvas = el("canvas", { width: columns, height: rows });
   paint(canvas, values, rows, columns, scale);
@@ -18,16 +18,16 @@ export function paint(canvas, values, rows, columns, scale) {
   canvas.height = rows;
   const pixels = new ImageData(columns, rows);
   for (let i = 0; i < rows * columns; i++) {
-    const [r, g, b] = colour(values[i] / (scale || 1));
+    const [r, g, b] = color(values[i] / (scale || 1));
     pixels.data.set([r, g, b, 255], 4 * i);
   }
   canvas.getContext("2d").putImageData(pixels, 0, 0);
 }
 
 export function largest(values) {
-  let most = 0;
-  for (const value of values) most = Math.max(most, Math.abs(value));
-  return most || 1;
+  let max = 0;
+  for (const value of values) max = Math.max(max, Math.abs(value));
+  return max || 1;
 }
 
 export function sheet(width, height, label, ...children) {
@@ -35,14 +35,14 @@ export function sheet(width, height, label, ...children) {
     "font-family": "system-ui, DejaVu Sans, sans-serif", "font-size": 11 }, children);
 }
 
-const phone = () => innerWidth < 640; // drawings that can be narrower are
+const phone = () => innerWidth < 640; // some charts are narrower on small screens
 
 export function text(x, y, words, more) { return svg("text", { x, y, fill: ink(), ...more }, words); }
 
-// A matrix. `readout` is told the cell under the pointer or the arrow keys; `pick` the one that is clicked; `write`
-// puts numbers into cells that are wide enough.
+// A heat map. `readout` is called with the cell under the pointer or the keyboard cursor, `pick` with a clicked cell;
+// `write` prints the values into cells that are wide enough.
 export function heatmap({ values, rows, columns, rowNames, columnNames, scale, selected, readout, pick, write, label, shade }) {
-  const most = scale || largest(values);
+  const max = scale || largest(values);
   const named = (names, each) => (names ? each * Math.min(16, Math.max(...names.map((name) => short(name).length), 1)) : 0);
   const place = { rows, columns, size: Math.max(4, Math.min(30, Math.floor(720 / Math.max(columns, 1)), Math.floor(900 / Math.max(rows, 1)) + 3)) };
   place.left = rowNames ? 8 + named(rowNames, 7) : 4;
@@ -51,8 +51,8 @@ export function heatmap({ values, rows, columns, rowNames, columnNames, scale, s
   const drawing = sheet(left + size * columns + (columnNames ? 56 : 6), top + size * rows + 6, label || "matrix");
   edges(drawing, place, rowNames, columnNames, selected);
   drawing.append(svg("image", { x: left, y: top, width: size * columns, height: size * rows, preserveAspectRatio: "none",
-    "image-rendering": "pixelated", href: cellsImage(shade || values, rows, columns, most) }));
-  if (write && size >= 24) written(drawing, place, values, most);
+    "image-rendering": "pixelated", href: cellsImage(shade || values, rows, columns, max) }));
+  if (write && size >= 24) written(drawing, place, values, max);
   if (selected >= 0 && selected < rows) {
     const row = { x: left, y: top + selected * size, width: size * columns, height: size };
     drawing.append(svg("rect", { ...row, fill: "none", stroke: warm(), "stroke-width": 1.5 }));
@@ -61,7 +61,7 @@ export function heatmap({ values, rows, columns, rowNames, columnNames, scale, s
   return drawing;
 }
 
-// The names of rows and columns, as many as there is room for.
+// Row and column names, as many as fit.
 function edges(drawing, { size, left, top }, rowNames, columnNames, selected) {
   const every = Math.ceil(10 / size);
   (rowNames || []).forEach((name, i) => i % every === 0 && drawing.append(text(left - 5, top + (i + 0.5) * size + 4, short(name),
@@ -70,16 +70,16 @@ function edges(drawing, { size, left, top }, rowNames, columnNames, selected) {
     text(0, 0, short(name), { transform: `translate(${left + (i + 0.6) * size},${top - 4}) rotate(-50)` })));
 }
 
-function written(drawing, { size, left, top, columns }, values, most) {
+function written(drawing, { size, left, top, columns }, values, max) {
   values.forEach((value, i) => {
-    if (Math.abs(value) < 0.1 * most) return;
+    if (Math.abs(value) < 0.1 * max) return;
     drawing.append(text(left + (i % columns + 0.5) * size, top + (Math.floor(i / columns) + 0.5) * size + 3, value.toFixed(2).replace(/^(-?)0\./, "$1."),
-      { "text-anchor": "middle", "font-size": 9, fill: readable(value / most) }));
+      { "text-anchor": "middle", "font-size": 9, fill: readable(value / max) }));
   });
 }
 
-// What follows the pointer and the arrow keys from cell to cell.
-function cursor({ size, left, top, rows, columns }, label, told, pick, start) {
+// A cursor that follows the pointer and the arrow keys.
+function cursor({ size, left, top, rows, columns }, label, onMove, pick, start) {
   const mark = svg("rect", { width: size, height: size, fill: "none", stroke: warm(), "stroke-width": 2, visibility: "hidden" });
   const cover = svg("rect", { class: "pick", x: left, y: top, width: size * columns, height: size * rows, fill: "transparent", tabindex: 0, role: "application",
     "aria-roledescription": "matrix", "aria-label": `${label}, ${rows} by ${columns}: arrow keys move from cell to cell${pick ? ", Enter chooses" : ""}` });
@@ -90,7 +90,7 @@ function cursor({ size, left, top, rows, columns }, label, told, pick, start) {
     mark.setAttribute("x", left + at[1] * size);
     mark.setAttribute("y", top + at[0] * size);
     mark.setAttribute("visibility", "visible");
-    told(...at);
+    onMove(...at);
   };
   const find = (event) => {
     const box = cover.getBoundingClientRect();
@@ -109,9 +109,9 @@ function cursor({ size, left, top, rows, columns }, label, told, pick, start) {
   return [mark, cover];
 }
 
-// Two columns of words with a line for every weight, as thick as it is large; `from` draws one row alone.
+// Two columns of tokens with a line for every weight; the line width grows with the weight. `from` draws one row only.
 export function lines({ values, rows, columns, rowNames, columnNames, from, pick, label }) {
-  const step = 20, [wide, gap, most] = phone() ? [106, 110, 13] : [150, 230, 20];
+  const step = 20, [wide, gap, max] = phone() ? [106, 110, 13] : [150, 230, 20];
   const drawing = sheet(2 * wide + gap, Math.max(rows, columns) * step + 16, label || "attention lines");
   const one = from >= 0 && from < rows;
   for (let i = 0; i < rows; i++) for (let j = 0; j < columns; j++) {
@@ -124,34 +124,34 @@ export function lines({ values, rows, columns, rowNames, columnNames, from, pick
   rowNames.forEach((name, i) => {
     const chosen = i === from;
     const press = (event) => { if (pick && [" ", "Enter"].includes(event.key)) { event.preventDefault(); pick(i); } };
-    drawing.append(text(wide - 8, i * step + 20, short(name, most), { "text-anchor": "end", class: "pick", tabindex: 0, role: "button", "aria-pressed": String(chosen),
+    drawing.append(text(wide - 8, i * step + 20, short(name, max), { "text-anchor": "end", class: "pick", tabindex: 0, role: "button", "aria-pressed": String(chosen),
       fill: chosen ? warm() : ink(), "font-weight": chosen ? 700 : 400, onclick: () => pick && pick(i), onkeydown: press }));
   });
   columnNames.forEach((name, j) => {
     const weight = one ? values[from * columns + j] : 0;
-    const words = short(name, most) + (weight >= 0.02 ? `  ${number(weight, 2)}` : "");
+    const words = short(name, max) + (weight >= 0.02 ? `  ${number(weight, 2)}` : "");
     drawing.append(text(wide + gap + 8, j * step + 20, words, { class: "key", "font-weight": weight >= 0.2 ? 700 : 400 }));
   });
   return drawing;
 }
 
-// Horizontal bars: `values`, and behind them `before` where there is something to compare with.
+// Horizontal bars of `values`, with `before` behind them for comparison.
 export function bars({ names, values, before, scale, digits = 3, label, notes }) {
   const step = 20, [left, wide, right] = phone() ? [100, 130, 95] : [150, 330, 150];
-  const most = scale || Math.max(largest(values), before ? largest(before) : 0);
+  const max = scale || Math.max(largest(values), before ? largest(before) : 0);
   const drawing = sheet(left + wide + right, names.length * step + 8, label || "bars");
   names.forEach((name, i) => {
     const y = i * step + 4;
     drawing.append(text(left - 8, y + 13, short(name, left > 120 ? 20 : 13), { "text-anchor": "end" }));
-    if (before) drawing.append(svg("rect", { x: left, y, width: Math.max(0, wide * before[i] / most), height: 15, fill: soft(), "fill-opacity": 0.3 }));
-    drawing.append(svg("rect", { x: left, y: y + (before ? 3 : 0), width: Math.max(0, wide * values[i] / most), height: before ? 9 : 15, fill: blue() }));
-    const end = left + wide * Math.max(values[i], before ? before[i] : 0) / most;
+    if (before) drawing.append(svg("rect", { x: left, y, width: Math.max(0, wide * before[i] / max), height: 15, fill: soft(), "fill-opacity": 0.3 }));
+    drawing.append(svg("rect", { x: left, y: y + (before ? 3 : 0), width: Math.max(0, wide * values[i] / max), height: before ? 9 : 15, fill: blue() }));
+    const end = left + wide * Math.max(values[i], before ? before[i] : 0) / max;
     drawing.append(text(end + 6, y + 13, number(values[i], digits) + (notes ? `  ${notes[i]}` : ""), { class: "value" }));
   });
   return drawing;
 }
 
-// One or more curves over 0, 1, 2, …
+// One or more curves over the indices 0, 1, 2, …
 export function curve({ rows, label, names }) {
   const left = 46, top = 8, wide = phone() ? 250 : 420, high = 150;
   const all = rows.flat().filter((value) => value !== null);

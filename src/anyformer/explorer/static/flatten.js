@@ -1,4 +1,4 @@
-// What the page lays out as boxes, as one SVG that can be taken along: words, small drawings and the colours behind.
+// Convert an HTML layout (text, small charts, backgrounds) to one SVG that can be downloaded.
 
 import { svg } from "./dom.js";
 
@@ -8,7 +8,7 @@ export function flatten(root) {
   const drawing = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, "font-family": "system-ui, DejaVu Sans, sans-serif" });
   const place = (box) => ({ x: box.left - frame.left, y: box.top - frame.top, width: box.width, height: box.height });
   const visit = (node) => {
-    if (node.nodeType === Node.TEXT_NODE) return words(node, drawing, frame);
+    if (node.nodeType === Node.TEXT_NODE) return textNode(node, drawing, frame);
     if (node.nodeType !== Node.ELEMENT_NODE) return;
     const box = place(node.getBoundingClientRect());
     if (node instanceof HTMLCanvasElement) return drawing.append(svg("image", { ...box, href: node.toDataURL("image/png"), preserveAspectRatio: "none", "image-rendering": "pixelated" }));
@@ -22,7 +22,7 @@ export function flatten(root) {
   return drawing;
 }
 
-function words(node, drawing, frame) {
+function textNode(node, drawing, frame) {
   const text = node.textContent;
   if (!text.trim()) return;
   const range = document.createRange();

@@ -1,6 +1,6 @@
-// Numbers as a file that numpy.load reads: each array as .npy, together in a zip without compression.
+// Write an npz file: .npy arrays in an uncompressed zip.
 
-// {name: {shape, values, text}} of everything in a nested answer; lists of objects become a column for each key.
+// {name: {shape, values}} of all arrays in a nested object. A list of objects becomes one array for each key.
 export function arrays(value, name = "values", found = {}) {
   if (value === null || value === undefined) return found;
   if (typeof value !== "object") value = [value];
@@ -17,7 +17,7 @@ export function arrays(value, name = "values", found = {}) {
   return found;
 }
 
-// The shape of a nested list, or null where its parts differ.
+// The shape of a nested list, or null if it is ragged.
 function shapeOf(list) {
   if (!list.some(Array.isArray)) return list.some((one) => one !== null && typeof one === "object") ? null : [list.length];
   if (!list.every(Array.isArray)) return null;
@@ -54,7 +54,7 @@ function checksum(bytes) {
   return (sum ^ 0xffffffff) >>> 0;
 }
 
-// A record of the zip: numbers with their widths in bytes.
+// A zip record from pairs of width in bytes and value.
 function record(fields) {
   const view = new DataView(new ArrayBuffer(fields.reduce((sum, [width]) => sum + width, 0)));
   let at = 0;

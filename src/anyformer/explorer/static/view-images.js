@@ -1,30 +1,30 @@
-// Pictures: filters and places of their patches, what is hidden and filled in, boxes, words.
+// Images: patch filters and positions, masked reconstruction, detections, and attention of generated tokens.
 
 import { part, unpack } from "./api.js";
 import { choice, el, number, slider, svg, table, visible } from "./dom.js";
 import { figure, heatmap, sheet, text } from "./draw.js";
-import { headGrid, most, peak } from "./head-grid.js";
-import * as surface from "./surface.js";
+import { headGrid, maxOutput, maximum } from "./head-grid.js";
+import * as inputMap from "./input-map.js";
 import { rowsOf } from "./view-heads.js";
 
-const filters = new Map(); // of each model: they do not depend on what is read
+const filters = new Map(); // per model; they do not depend on the input
 
-// `before` tokens stand before the patches; `asked` is the patch that was clicked on.
-export async function patchViews(context, before, asked) {
-  const at = Math.max(0, asked);
+// `before`: number of tokens before the patches. `patch`: the selected patch.
+export async function patchViews(context, before, patch) {
+  const at = Math.max(0, patch);
   const row = el("div", { class: "pair" });
   context.box.append(row);
-  const places = await context.ask("places", { position: at }).catch((error) => refused(error, row));
-  if (places) {
-    const map = unpack(places.map);
-    row.append(figure(`How alike the position of patch ${Math.floor(at / map.shape[1])},${at % map.shape[1]} is to the others`, heatmap({ values: map.values, rows: map.shape[0], columns: map.shape[1], scale: 1, label: "positions", pick: (i, j) => context.set({ pos: i * map.shape[1] + j + before }), write: true }), rowsOf(map)));
+  const positions = await context.ask("patch_positions", { position: at }).catch((error) => unavailable(error, row));
+  if (positions) {
+    const map = unpack(positions.map);
+    row.append(figure(`Position similarity of patch ${Math.floor(at / map.shape[1])},${at % map.shape[1]} (cosine)`, heatmap({ values: map.values, rows: map.shape[0], columns: map.shape[1], scale: 1, label: "positions", pick: (i, j) => context.set({ pos: i * map.shape[1] + j + before }), write: true }), rowsOf(map)));
   }
-  const found = filters.get(context.id) || (await context.ask("filters").catch((error) => refused(error, row)));
+  const found = filters.get(context.id) || (await context.ask("filters").catch((error) => unavailable(error, row)));
   if (found) filters.set(context.id, found);
-  if (found) row.append(figure("The first principal components of the patch embedding", filterDrawing(found), found.share));
+  if (found) row.append(figure("Principal components of the patch embedding", filterDrawing(found), found.share));
 }
 
-function refused(error, row) {
+function unavailable(error, row) {
   if (error.name === "AbortError") throw error;
   row.append(el("p", {}, error.message));
 }
@@ -49,78 +49,78 @@ function filterDrawing(found) {
   return drawing;
 }
 
-export async function hidden(context) {
+export async function reconstruction(context) {
   const { state, set, box } = context;
   const holder = el("div", {}), three = el("div", { class: "grid" });
   three.style.gridTemplateColumns = "repeat(auto-fit, minmax(min(18rem, 100%), 1fr))";
   const draw = async () => {
-    const got = await context.ask("hidden", { share: state.share, seed: state.seed });
+    const got = await context.ask("reconstruction", { share: state.share, seed: state.seed });
     const one = (name, title) => figure(title, got.images ? frames(got.images[name], title) : sheet(260, 260, title, svg("image", { href: got[name], width: 260, height: 260, "image-rendering": "pixelated" })), { loss: got.loss });
-    holder.replaceChildren(el("p", { class: "loss" }, `${got.hidden} of ${got.patches} patches are hidden; the squared error there is ${number(got.loss, 4)}`),
+    holder.replaceChildren(el("p", { class: "loss" }, `${got.masked} of ${got.patches} patches are masked; mean squared error ${number(got.loss, 4)}`),
       three);
-    three.replaceChildren(one("seen", "What it sees"), one("made", "What it makes of it"), one("picture", "The picture"));
+    three.replaceChildren(one("visible", "Visible patches"), one("reconstruction", "Reconstruction"), one("image", "Original"));
   };
   let waiting;
-  box.append(el("div", { class: "controls" }, slider("Share that is hidden", `share-${context.n}`, { min: 0.05, max: 0.95, step: 0.05, value: state.share, show: (x) => `${Math.round(100 * x)}%` }, (value) => { set({ share: value }, true); clearTimeout(waiting); waiting = setTimeout(() => draw().catch(() => {}), 60); }),
-    el("button", { type: "button", onclick: () => set({ seed: state.seed + 1 }) }, "Hide others")), holder);
+  box.append(el("div", { class: "controls" }, slider("Mask ratio", `share-${context.n}`, { min: 0.05, max: 0.95, step: 0.05, value: state.share, show: (x) => `${Math.round(100 * x)}%` }, (value) => { set({ share: value }, true); clearTimeout(waiting); waiting = setTimeout(() => draw().catch(() => {}), 60); }),
+    el("button", { type: "button", onclick: () => set({ seed: state.seed + 1 }) }, "Mask other patches")), holder);
   await draw();
   if (context.info.patches) await patchViews(context, 0, state.pos);
 }
 
 function frames(images, title) {
   const side = 84, gap = 4, across = Math.min(images.length, 8);
-  return surface.fit(sheet(across * (side + gap), Math.ceil(images.length / across) * (side + gap), title, images.map((href, i) => svg("image", { href, x: (i % across) * (side + gap), y: Math.floor(i / across) * (side + gap), width: side, height: side, preserveAspectRatio: "none", "image-rendering": "pixelated" }))));
+  return inputMap.fit(sheet(across * (side + gap), Math.ceil(images.length / across) * (side + gap), title, images.map((href, i) => svg("image", { href, x: (i % across) * (side + gap), y: Math.floor(i / across) * (side + gap), width: side, height: side, preserveAspectRatio: "none", "image-rendering": "pixelated" }))));
 }
 
 export async function boxes(context) {
   const { state, set, box } = context;
   const got = await context.ask("boxes", { threshold: state.threshold });
-  const slot = state.pos < 0 ? (got.things[0]?.slot ?? got.top.slot) : Math.min(state.pos, got.slots - 1);
-  const seen = await context.ask("picture");
-  const asker = seen.askers.find((one) => !one.cells && one.queries === got.slots);
-  const layer = asker.layers.includes(state.layer) ? state.layer : asker.layers[0];
-  const found = await context.ask("over", { stage: asker.stage, part: asker.part, layer, position: slot });
+  const query = state.pos < 0 ? (got.detections[0]?.query ?? got.top.query) : Math.min(state.pos, got.queries - 1);
+  const seen = await context.ask("input");
+  const attention = seen.attentions.find((one) => !one.cells && one.queries === got.queries);
+  const layer = attention.layers.includes(state.layer) ? state.layer : attention.layers[0];
+  const found = await context.ask("attention_map", { stage: attention.stage, part: attention.part, layer, position: query });
   const mean = unpack(found.mean);
   let waiting;
-  box.append(el("div", { class: "controls" }, slider("Sure by", `threshold-${context.n}`, { min: 0, max: 1, step: 0.01, value: state.threshold, show: (x) => x.toFixed(2) }, (value) => { set({ threshold: value }, true); clearTimeout(waiting); waiting = setTimeout(() => set({}), 250); }),
-    choice("Layer", `layer-${context.n}`, asker.layers.map((i) => [i, i]), layer, (value) => set({ layer: Number(value) })),
-    choice("Query", `slot-${context.n}`, [...Array(got.slots).keys()].map((i) => [i, i]), slot, (value) => set({ pos: Number(value) }))));
-  box.append(el("div", { class: "pair" }, figure(`${got.things.length} things are surer than ${state.threshold.toFixed(2)}; the surest query is ${got.top.slot} with ${number(got.top.score)}`, boxDrawing(context, got, seen.size, slot), got.things),
-    figure(`Where query ${slot} looks: layer ${layer}, mean of its heads`, surface.draw(seen, mean, "cross-attention", {}), rowsOf(mean), most(found.most))));
-  box.append(headGrid(context, seen, asker, layer, unpack(found.maps), { mark: -1, axes: [0, 1] }));
-  box.append(figure("One by one", table(["thing", "score", "query", "left", "top", "right", "bottom"], got.things.slice(0, 50).map((one) => [one.text, number(one.score), String(one.slot), ...one.box.map((side) => number(side))])), got.things));
+  box.append(el("div", { class: "controls" }, slider("Score threshold", `threshold-${context.n}`, { min: 0, max: 1, step: 0.01, value: state.threshold, show: (x) => x.toFixed(2) }, (value) => { set({ threshold: value }, true); clearTimeout(waiting); waiting = setTimeout(() => set({}), 250); }),
+    choice("Layer", `layer-${context.n}`, attention.layers.map((i) => [i, i]), layer, (value) => set({ layer: Number(value) })),
+    choice("Query", `query-${context.n}`, [...Array(got.queries).keys()].map((i) => [i, i]), query, (value) => set({ pos: Number(value) }))));
+  box.append(el("div", { class: "pair" }, figure(`${got.detections.length} detections above ${state.threshold.toFixed(2)}; highest score ${number(got.top.score)} (query ${got.top.query})`, boxDrawing(context, got, seen.size, query), got.detections),
+    figure(`Attention of query ${query}: layer ${layer}, mean of heads`, inputMap.draw(seen, mean, "cross-attention", {}), rowsOf(mean), maxOutput(found.max))));
+  box.append(headGrid(context, seen, attention, layer, unpack(found.maps), { mark: -1, axes: [0, 1] }));
+  box.append(figure("All detections", table(["class", "score", "query", "left", "top", "right", "bottom"], got.detections.slice(0, 50).map((one) => [one.text, number(one.score), String(one.query), ...one.box.map((side) => number(side))])), got.detections));
 }
 
-function boxDrawing(context, got, size, slot) {
+function boxDrawing(context, got, size, query) {
   const wide = 420, high = Math.round((wide * size[0]) / size[1]);
-  const drawing = surface.fit(sheet(wide, high, "boxes", svg("image", { href: got.image, width: wide, height: high, preserveAspectRatio: "none" })));
-  for (const one of got.things.slice(0, 60)) {
+  const drawing = inputMap.fit(sheet(wide, high, "boxes", svg("image", { href: got.image, width: wide, height: high, preserveAspectRatio: "none" })));
+  for (const one of got.detections.slice(0, 60)) {
     const [left, top, right, bottom] = one.box;
-    const chosen = one.slot === slot;
+    const chosen = one.query === query;
     drawing.append(svg("rect", { class: "pick", x: left * wide, y: top * high, width: Math.max(1, (right - left) * wide), height: Math.max(1, (bottom - top) * high), fill: "transparent", stroke: chosen ? "#ff5a36" : "#2b7fff", "stroke-width": chosen ? 3 : 1.5, tabindex: 0, role: "button",
-      "aria-label": `${one.text} ${number(one.score)}`, onclick: () => context.set({ pos: one.slot }), onkeydown: (event) => event.key === "Enter" && context.set({ pos: one.slot }) }),
+      "aria-label": `${one.text} ${number(one.score)}`, onclick: () => context.set({ pos: one.query }), onkeydown: (event) => event.key === "Enter" && context.set({ pos: one.query }) }),
       svg("text", { x: Math.max(2, left * wide + 3), y: Math.max(12, top * high + 12), fill: "#ffffff", stroke: "#000000", "stroke-width": 2.5, "paint-order": "stroke" }, `${one.text} ${one.score.toFixed(2)}`));
   }
   return drawing;
 }
 
-export async function caption(context) {
+export async function wordAttention(context) {
   const { state, set, box, n } = context;
-  const seen = await context.ask("caption", { layer: 0 });
+  const seen = await context.ask("word_attention", { layer: 0 });
   const layer = seen.layers.includes(state.layer) ? state.layer : seen.layers[0];
   const head = state.head === "" || Number(state.head) >= seen.site.heads ? null : Number(state.head);
-  const got = layer || head !== null ? await context.ask("caption", { layer, head }) : seen;
+  const got = layer || head !== null ? await context.ask("word_attention", { layer, head }) : seen;
   const maps = unpack(got.maps);
   const at = state.pos < 0 ? 0 : Math.min(state.pos, got.words.length - 1);
   const block = got.blocks[got.layers.indexOf(layer)], { stage, part: where, plain, heads } = got.site;
   box.append(el("div", { class: "controls" }, choice("Layer", `layer-${n}`, got.layers.map((i) => [i, i]), layer, (value) => set({ layer: Number(value) })),
-    choice("Head", `head-${n}`, [["", "mean of all"], ...[...Array(heads).keys()].map((i) => [i, i])], head ?? "", (value) => set({ head: value })),
-    head !== null && plain ? el("button", { type: "button", id: `mute-${n}`, onclick: () => context.toggleMute(stage, block, where, head) }, context.isMuted(stage, block, where, head) ? "Let this head speak" : "Silence this head") : ""),
+    choice("Head", `head-${n}`, [["", "mean of heads"], ...[...Array(heads).keys()].map((i) => [i, i])], head ?? "", (value) => set({ head: value })),
+    head !== null && plain ? el("button", { type: "button", id: `ablate-${n}`, onclick: () => context.toggleAblation(stage, block, where, head) }, context.isAblated(stage, block, where, head) ? "Restore this head" : "Ablate this head") : ""),
     el("div", { class: "chips" }, got.words.map((word, i) => el("button", { type: "button", id: `word-${n}-${i}`, class: "chip", "aria-pressed": String(i === at), onclick: () => set({ pos: i }) }, visible(word)))));
   const one = part(maps, at);
-  box.append(figure(`Where it looks as it writes "${visible(got.words[at])}"`, surface.draw(got, one, "attention of a word", {}), rowsOf(one), most(peak(one.values))));
+  box.append(figure(`Attention while generating "${visible(got.words[at])}"`, inputMap.draw(got, one, "attention of a token", {}), rowsOf(one), maxOutput(maximum(one.values))));
   const all = el("div", { class: "grid" });
-  all.style.gridTemplateColumns = `repeat(auto-fill, minmax(${got.kind === "sound" ? "20rem" : "8rem"}, 1fr))`;
-  got.words.slice(0, 40).forEach((word, i) => all.append(el("div", { class: "cell" }, surface.draw(got, part(maps, i), word, { wide: got.kind === "sound" ? 300 : 130 }), el("div", {}, el("b", {}, visible(word))))));
-  box.append(figure("Word by word", all, got.words));
+  all.style.gridTemplateColumns = `repeat(auto-fill, minmax(${got.kind === "audio" ? "20rem" : "8rem"}, 1fr))`;
+  got.words.slice(0, 40).forEach((word, i) => all.append(el("div", { class: "cell" }, inputMap.draw(got, part(maps, i), word, { wide: got.kind === "audio" ? 300 : 130 }), el("div", {}, el("b", {}, visible(word))))));
+  box.append(figure("All tokens", all, got.words));
 }

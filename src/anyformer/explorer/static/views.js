@@ -1,36 +1,36 @@
-// The views that there are, in the order of their tabs: which models each is for, and how it is drawn.
+// The views in the order of their tabs: title, description, the models they apply to, and the function that draws them.
 
 import * as heads from "./view-heads.js";
 import * as steps from "./view-steps.js";
-import * as words from "./view-words.js";
-import { generation } from "./view-writing.js";
-import { embeddings } from "./view-places.js";
+import * as tokens from "./view-tokens.js";
+import { generation } from "./view-generation.js";
+import { embeddings } from "./view-embeddings.js";
 import * as images from "./view-images.js";
-import * as body from "./view-body.js";
-import * as over from "./view-over.js";
-import { slots } from "./view-slots.js";
-import * as sizes from "./view-sizes.js";
+import * as keypoints from "./view-keypoints.js";
+import * as input from "./view-input.js";
+import { queryBoxes } from "./view-query-boxes.js";
+import * as stats from "./view-stats.js";
 
-const texts = (info) => info.text;
+const hasText = (info) => info.text;
 
 export const VIEWS = {
-  picture: { title: "Over the input", about: "What the class token, a clicked patch, a latent or a joint looks at in a picture, sound, clip, set or table", fits: (info) => (info.pictures || info.sounds || info.clips || info.sets || info.tables || info.queries) && info.attends && !info.hides, draw: over.over },
-  pose: { title: "Joints", about: "Where joints are, what says so, and where each looks", fits: (info) => info.poses, draw: body.pose },
-  segments: { title: "Segments", about: "The class of each pixel, and what a class or a patch looks at", fits: (info) => info.segments, draw: body.segments },
-  boxes: { title: "Boxes", about: "What a detector finds, and where each query looks", fits: (info) => info.boxes, draw: images.boxes },
-  slots: { title: "Slots", about: "Where each query of a detector places its boxes over many pictures", fits: (info) => info.boxes, draw: slots },
-  queries: { title: "All queries", about: "What each latent, slot, joint or class query looks at", fits: (info) => info.queries && info.attends && !info.hides, draw: over.queries },
-  hidden: { title: "Masked", about: "What a masked autoencoder makes of the patches it sees", fits: (info) => info.hides, draw: images.hidden },
-  caption: { title: "Words on the input", about: "The region attended to at each word", fits: (info) => (info.pictures || info.sounds) && info.words && info.attends, draw: images.caption },
-  tokens: { title: "Tokens", about: "Text as the tokenizer cuts it", fits: texts, draw: words.tokens },
-  alignment: { title: "Alignment", about: "Which source token each target token looks at", fits: (info) => info.writes && info.crosses && info.text, draw: heads.alignment },
-  heads: { title: "All heads", about: "Every layer and head at a glance", fits: (info) => info.attends, draw: heads.grid },
-  head: { title: "One head", about: "A matrix, lines between tokens, or the text painted", fits: (info) => info.attends, draw: heads.head },
-  steps: { title: "Step by step", about: "Query, keys, scores, softmax and values of one head for one token", fits: (info) => info.attends, draw: steps.steps },
-  mask: { title: "Mask", about: "Who may look at whom: the future, windows, padding", fits: (info) => info.attends && info.text, draw: steps.mask },
-  flow: { title: "Rollout and flow", about: "Attention through all layers", fits: (info) => info.attends, draw: heads.flow },
-  next: { title: "Next word", about: "Probabilities with temperature, top-k and top-p; the logit lens", fits: (info) => info.words, draw: words.next },
-  embeddings: { title: "Embeddings", about: "Vectors, how alike they are, and position encodings", fits: () => true, draw: embeddings },
-  generation: { title: "Writing", about: "Token after token, the cache, and beam search as a tree", fits: (info) => info.writes || info.continues, draw: generation },
-  sizes: { title: "Numbers", about: "Shapes, parameters, work, time and kernels", fits: () => true, draw: sizes.sizes },
+  input: { title: "Attention over the input", description: "Attention of the class token, a patch, a latent or a keypoint query over an image, audio, video, set or table", applies: (info) => (info.images || info.audio || info.clips || info.sets || info.tables || info.queries) && info.attention && !info.reconstruction, draw: input.input },
+  pose: { title: "Keypoints", description: "Keypoints, their heat maps, and the attention of each keypoint", applies: (info) => info.keypoints, draw: keypoints.pose },
+  segments: { title: "Segmentation", description: "The class of each pixel, and the attention of a class query or a patch", applies: (info) => info.segmentation, draw: keypoints.segments },
+  boxes: { title: "Detections", description: "Detected boxes, and the attention of each object query", applies: (info) => info.boxes, draw: images.boxes },
+  query_boxes: { title: "Query boxes", description: "Where each object query of a detector places its boxes, over many images", applies: (info) => info.boxes, draw: queryBoxes },
+  queries: { title: "All queries", description: "The attention of each latent, object, keypoint or class query", applies: (info) => info.queries && info.attention && !info.reconstruction, draw: input.queries },
+  reconstruction: { title: "Reconstruction", description: "Masked patches and their reconstruction by a masked autoencoder", applies: (info) => info.reconstruction, draw: images.reconstruction },
+  words: { title: "Attention by token", description: "The image or audio region attended to at each generated token", applies: (info) => (info.images || info.audio) && info.language_head && info.attention, draw: images.wordAttention },
+  tokens: { title: "Tokens", description: "The text split into tokens", applies: hasText, draw: tokens.tokens },
+  alignment: { title: "Alignment", description: "Cross-attention from target tokens to source tokens", applies: (info) => info.encoder_decoder && info.cross_attention && info.text, draw: heads.alignment },
+  heads: { title: "All heads", description: "The attention matrix of every layer and head", applies: (info) => info.attention, draw: heads.grid },
+  head: { title: "One head", description: "One attention head as a matrix, as lines or as highlighted text", applies: (info) => info.attention, draw: heads.head },
+  steps: { title: "Step by step", description: "Query, keys, scores, softmax and values of one head for one token", applies: (info) => info.attention, draw: steps.steps },
+  mask: { title: "Mask", description: "Which keys each query may attend to: causal, window and padding masks", applies: (info) => info.attention && info.text, draw: steps.mask },
+  flow: { title: "Rollout and flow", description: "Attention rollout and attention flow through all layers", applies: (info) => info.attention, draw: heads.flow },
+  next: { title: "Next token", description: "Next-token probabilities with temperature, top-k and top-p; the logit lens", applies: (info) => info.language_head, draw: tokens.next },
+  embeddings: { title: "Embeddings", description: "Embeddings, their cosine similarity, and position encodings", applies: () => true, draw: embeddings },
+  generation: { title: "Generation", description: "Step-by-step generation, the key/value cache, and beam search as a tree", applies: (info) => info.encoder_decoder || info.decoder_only, draw: generation },
+  stats: { title: "Model statistics", description: "Shapes, parameters, FLOPs, time and kernels", applies: () => true, draw: stats.stats },
 };

@@ -1,4 +1,4 @@
-"""Every view of the explorer: a function of a model and a question, to numbers that a page can draw."""
+"""The views of the explorer: functions from a model and a request to the JSON that the page draws."""
 
 from __future__ import annotations
 
@@ -28,34 +28,34 @@ from anyformer.explorer.views.word_attention import word_attention
 View = Callable[[LoadedModel, ViewRequest, Deadline], dict[str, Any]]
 
 VIEWS: dict[str, View] = {
-    "answered": input_attention.pooling_view,
+    "pooling": input_attention.pooling_view,
     "beams": tokens.beam_tree,
     "boxes": images.detections,
-    "caption": word_attention,
+    "word_attention": word_attention,
     "embeddings": embeddings.embeddings,
     "filters": images.filters,
     "flow": flow.flow,
     "generation": tokens.generation,
     "head": heads.head,
     "heads": heads.heads,
-    "hidden": reconstruction.reconstruction,
-    "lens": tokens.logit_lens,
+    "reconstruction": reconstruction.reconstruction,
+    "logit_lens": tokens.logit_lens,
     "mask": masks.mask,
     "next": tokens.next_words,
-    "over": input_attention.query_attention,
-    "picture": input_attention.input_view,
-    "places": images.places,
+    "attention_map": input_attention.query_attention,
+    "input": input_attention.input_view,
+    "patch_positions": images.patch_positions,
     "pose": keypoints.pose,
     "queries": input_attention.queries,
-    "rolled": input_attention.rollout_view,
+    "input_rollout": input_attention.rollout_view,
     "rollout": flow.rollout,
     "row": heads.row,
-    "seek": heads.seek,
+    "find_heads": heads.find_heads,
     "segments": keypoints.segments,
     "sites": tokens.sites,
-    "sizes": model_stats.sizes,
-    "slots": query_boxes.slots,
+    "stats": model_stats.stats,
+    "query_boxes": query_boxes.query_boxes,
     "steps": steps,
     "tokens": tokens.tokens,
-    "without": ablation,
+    "ablation": ablation,
 }

@@ -1,5 +1,5 @@
-"""One head for one token, as in the lectures: what it reads, query times keys, scale, mask, softmax, weighted values,
-and what that adds to the token."""
+"""The computation of one head for one token: input, scores, scale, mask, softmax, weighted values, output
+projection."""
 
 from __future__ import annotations
 
@@ -18,25 +18,26 @@ from anyformer.explorer.timeouts import Deadline
 from anyformer.explorer.trace import AttentionSite, Trace
 from anyformer.explorer.views.heads import pick, place, sides
 
-ROWS = 24  # keys that are taken one by one
-FEATURES = 64  # numbers of a vector that are shown
+ROWS = 24  # maximum number of keys
+FEATURES = 64  # maximum number of features of a vector
 ROLES = ("query", "key", "value")
 
 
 @torch.inference_mode()
 def steps(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> dict[str, Any]:
-    subject, trace = loaded.trace(request, deadline)
+    """All intermediate results of one head for the query at `position`."""
+    model_input, trace = loaded.trace(request, deadline)
     site = trace.site(request.stage, request.layer, request.part)
     attention, head = trace.attention(site), request.head or 0
     seen = trace.inside(site.stage, site.layer, *(f"{site.part}.{name}" for name in (*ROLES, "weights")))
-    weights = pick(seen[site.point][0], head)  # [Q, K]
-    queries, keys = sides(loaded, subject, trace, site)
+    weights = pick(seen[site.point][0], head)  # [queries, keys]
+    queries, keys = sides(loaded, model_input, trace, site)
     at = place(request.position, len(queries))
     query, key, value = _of_head(trace, site, seen, head)
     bias = _bias(trace, site, seen, head, at)
     allowed = trace.mask(site).dense(len(weights), weights.shape[1])[0, 0, at]
     shown = _shown(weights[at], allowed)
-    scores = key @ query[at]  # [K]
+    scores = key @ query[at]  # [keys]
     result = weights[at].to(value.dtype) @ value
     return {
         "read": _vector(trace.given(site)[0].x[0, at]),
@@ -63,14 +64,14 @@ def steps(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> dict
 
 
 def _of_head(trace: Trace, site: AttentionSite, seen: Any, head: int) -> list[Tensor]:
-    """Its query, key and value [T, width] each; grouped heads share keys and values."""
+    """Query, key and value of a head [tokens, width]; with grouped-query attention, heads share keys and values."""
     group = head // (site.heads // trace.attention(site).config.kv_heads)
     point = site.point.removesuffix("weights")
     return [seen[point + name][0, head if name == "query" else group] for name in ROLES]
 
 
 def _bias(trace: Trace, site: AttentionSite, seen: Any, head: int, at: int) -> Tensor | None:
-    """What is added to the scores of one token [K], where positions are told that way."""
+    """The position bias of the scores of one query [keys]; None if there is none."""
     point = site.point.removesuffix("weights")
     query, key = seen[point + "query"], seen[point + "key"]
     bias = trace.bias(site, query, key)
@@ -81,7 +82,7 @@ def _bias(trace: Trace, site: AttentionSite, seen: Any, head: int, at: int) -> T
 
 
 def _shown(weights: Tensor, allowed: Tensor) -> Tensor:
-    """The keys that are taken one by one: all, or those with the largest weights and a few that are forbidden."""
+    """The keys to show: all keys, or those with the largest weights and two masked ones."""
     if len(weights) <= ROWS:
         return torch.arange(len(weights))
     best = weights.topk(ROWS - 2).indices
@@ -95,21 +96,21 @@ def _vector(x: Tensor) -> list[float]:
 
 
 def _adds(trace: Trace, site: AttentionSite, head: int, result: Tensor) -> Tensor:
-    """What one head adds to the token: its part of the output projection, by which all heads are added up."""
+    """The output of one head after the output projection."""
     attention = trace.attention(site)
     alone = result.new_zeros(1, attention.config.width_value)
     alone[0, head * len(result) : (head + 1) * len(result)] = result
-    with ablate_heads(trace.model, trace.mutes):
+    with ablate_heads(trace.model, trace.ablated):
         found: Tensor = (attention.out(alone) - attention.out(torch.zeros_like(alone)))[0]
     return found
 
 
 def _norm(trace: Trace, site: AttentionSite, at: int) -> dict[str, Any] | None:
-    """The token before and after the norm of this sublayer: what attention reads, or what it leaves behind."""
+    """The token before and after the norm of this sublayer; None if it has no norm or is not the first sublayer."""
     sublayer: Sublayer = trace.sublayer(site)
     call = trace.calls[site.stage][site.layer]
     first = next(iter(call.block.sublayers)) == site.part
-    if sublayer.norm is None or not first:  # what a later sublayer reads is another one's result
+    if sublayer.norm is None or not first:  # the input of a later sublayer is not stored
         return None
     before, order = call.tokens.pad().x, sublayer.order
     if order == "post":

@@ -1,4 +1,4 @@
-"""Attention through all layers: rollout, and flow (Abnar and Zuidema 2020)."""
+"""Attention rollout and attention flow through all layers (Abnar and Zuidema 2020)."""
 
 from __future__ import annotations
 
@@ -18,31 +18,33 @@ from anyformer.explorer.timeouts import Deadline
 from anyformer.explorer.trace import AttentionSite, Trace
 from anyformer.explorer.views.heads import labels, place
 
-MOST_FLOW = 48  # tokens: each is a search for the largest flow of its own
-MOST_ROLLED = 1024
-WHOLE = 1_000_000  # capacities are whole numbers
+MAX_FLOW_TOKENS = 48  # one maximum-flow problem per token
+MAX_ROLLOUT_TOKENS = 1024
+CAPACITY = 1_000_000  # scipy needs integer capacities
 
 
 def own_layers(trace: Trace, stage: str | None) -> list[AttentionSite]:
+    """The self-attention layers of a stage."""
     sites = trace.layers(stage, "self")
     if not sites:
-        raise InputError("This model has no layers of self-attention to follow attention through.")
+        raise InputError("This model has no self-attention layers for rollout.")
     return sites
 
 
 def means(trace: Trace, sites: list[AttentionSite], deadline: Deadline) -> Iterator[Tensor]:
-    """The weights of layer after layer, [T, T] each: the mean of its heads."""
+    """Yield the mean over heads [tokens, tokens] of each layer."""
     for site in sites:
         deadline.check()
         yield trace.mean_weights(site)
 
 
 def rollout(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> dict[str, Any]:
-    subject, trace = loaded.trace(request, deadline)
+    """Rollout of all tokens, and of the token at `position`."""
+    model_input, trace = loaded.trace(request, deadline)
     sites = own_layers(trace, request.stage)
-    names = labels(loaded, subject, trace, sites[0].stage)
-    if len(names) > MOST_ROLLED:
-        raise InputError(f"Rollout is for up to {MOST_ROLLED:,} tokens; there are {len(names):,}.")
+    names = labels(loaded, model_input, trace, sites[0].stage)
+    if len(names) > MAX_ROLLOUT_TOKENS:
+        raise InputError(f"The input has {len(names):,} tokens; rollout supports at most {MAX_ROLLOUT_TOKENS:,}.")
     total = roll((mean[None, None] for mean in means(trace, sites, deadline)), request.raw)[0]
     part = downsample.tile(total, request.top, request.left)
     names_of = {"queries": names[part["top"] :][: downsample.SIDE], "keys": names[part["left"] :][: downsample.SIDE]}
@@ -53,12 +55,12 @@ def rollout(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> di
 
 
 def flow(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> dict[str, Any]:
-    """How much can flow from each input token to one output token, when each layer's weights are pipes."""
-    subject, trace = loaded.trace(request, deadline)
+    """Attention flow from each input token to the token at `position`: weights are the capacities of a network."""
+    model_input, trace = loaded.trace(request, deadline)
     sites = own_layers(trace, request.stage)
-    names = labels(loaded, subject, trace, sites[0].stage)
-    if len(names) > MOST_FLOW:
-        raise InputError(f"Flow is for up to {MOST_FLOW} tokens; there are {len(names)}. Rollout takes more.")
+    names = labels(loaded, model_input, trace, sites[0].stage)
+    if len(names) > MAX_FLOW_TOKENS:
+        raise InputError(f"The input has {len(names)} tokens; attention flow supports at most {MAX_FLOW_TOKENS}.")
     at = place(request.position, len(names))
     each = largest_flow(list(means(trace, sites, deadline)), at, deadline)
     found = [float(f"{value:.6g}") for value in each]
@@ -66,26 +68,26 @@ def flow(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> dict[
 
 
 def largest_flow(layers: list[Tensor], at: int, deadline: Deadline) -> list[float]:
-    """For each input token, the largest flow from token `at` of the last layer down to it."""
+    """The maximum flow between token `at` of the last layer and each input token."""
     try:
         from scipy.sparse import csr_array
         from scipy.sparse.csgraph import maximum_flow
     except ImportError:
-        raise ConfigError("Attention flow takes scipy: pip install 'anyformer[explore]'.") from None
+        raise ConfigError("Attention flow needs scipy: pip install 'anyformer[explore]'.") from None
     n, depth = layers[0].shape[-1], len(layers)
     eye = torch.eye(n)
     rows, columns, capacity = [], [], []
-    for i, weights in enumerate(layers):  # level i + 1 draws from level i
-        pipes = (0.5 * weights.cpu().float() + 0.5 * eye).numpy()
-        upper, lower = np.nonzero(pipes * WHOLE >= 1)
+    for i, weights in enumerate(layers):  # edges from level i + 1 to level i
+        weighted = (0.5 * weights.cpu().float() + 0.5 * eye).numpy()
+        upper, lower = np.nonzero(weighted * CAPACITY >= 1)
         rows.append(upper + (i + 1) * n)
         columns.append(lower + i * n)
-        capacity.append((pipes[upper, lower] * WHOLE).astype(np.int32))
+        capacity.append((weighted[upper, lower] * CAPACITY).astype(np.int32))
     size = n * (depth + 1)
     edges = (np.concatenate(capacity), (np.concatenate(rows), np.concatenate(columns)))
     graph = csr_array(edges, shape=(size, size), dtype=np.int32)
     found = []
     for token in range(n):
         deadline.check()
-        found.append(maximum_flow(graph, at + depth * n, token).flow_value / WHOLE)
+        found.append(maximum_flow(graph, at + depth * n, token).flow_value / CAPACITY)
     return found

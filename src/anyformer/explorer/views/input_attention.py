@@ -1,6 +1,5 @@
-"""What was read, drawn, and what attention sees of it: images, sounds, clips, points, tables, and words through a few
-latents. Whatever the query is (the class token, a clicked cell, a latent, a keypoint, a word), the result is a map of
-the input."""
+"""Attention over the input: images, audio, video, points, tables, and text read by latents. For any query (class token,
+cell, latent, keypoint, token), the result is a map of the input."""
 
 from __future__ import annotations
 
@@ -23,33 +22,38 @@ from anyformer.explorer.views.images import as_image, as_png
 from anyformer.heads.base import Head
 from anyformer.tasks.text import labels_of
 
-WAVE = 400  # columns that a wave is drawn in
-SMALL = 64  # queries that are drawn at once
-NUMBERS = 8  # of an item that are sent
+WAVEFORM_COLUMNS = 400
+MAX_QUERIES = 64  # queries per request
+MAX_FEATURES = 8  # features of an item
 
 
 def input_view(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> dict[str, Any]:
-    """What was read as the model sees it, the cells it is cut into, who can be asked about it, and the answer."""
-    subject, trace = loaded.trace(request, deadline)
-    askers = _askers(loaded, subject, trace)
-    if not askers and subject.image is None:
-        raise InputError(f"A {loaded.model.family} model does not look at images, nor at anything else in cells.")
-    kind = subject.shown.get("kind", "picture" if subject.image is not None else "words")
-    made = {"kind": kind, "askers": askers, "answers": _classes(loaded, trace), "of": subject.shown.get("of", 1)}
+    """The processed input, the layout of its cells, the attention over it, and the predictions."""
+    model_input, trace = loaded.trace(request, deadline)
+    attentions = _attentions(loaded, model_input, trace)
+    if not attentions and model_input.image is None:
+        raise InputError(f"{loaded.model.family} models have no attention over images, audio or other cells.")
+    kind = model_input.shown.get("kind", "image" if model_input.image is not None else "words")
+    made = {
+        "kind": kind,
+        "attentions": attentions,
+        "predictions": _classes(loaded, trace),
+        "of": model_input.shown.get("of", 1),
+    }
     pooled = _pooling(loaded)
     made["pooled"] = None if pooled is None or pooled.stage not in trace.calls else pooling(pooled)
-    where = _surface(trace)
+    where = _input_layout(trace)
     if where is not None:
         made |= {"shape": list(where.shape), "before": where.before}
     if where is not None and len(where.shape) == 2:
         made |= {"rows": where.shape[0], "columns": where.shape[1]}
-    return {**made, **_drawn(subject, where)}
+    return {**made, **_drawn(model_input, where)}
 
 
-def _surface(trace: Trace) -> TokenLayout | None:
-    """Of the stage that reads the input, and that something looks at."""
-    looked = [key_stage(trace, site) for site in trace.sites()]
-    each = [layout(trace, stage) for stage in [*dict.fromkeys(looked), *trace.run.tokens]]
+def _input_layout(trace: Trace) -> TokenLayout | None:
+    """The layout of the first stage whose tokens are cells of the input and keys of attention."""
+    key_stages = [key_stage(trace, site) for site in trace.sites()]
+    each = [layout(trace, stage) for stage in [*dict.fromkeys(key_stages), *trace.run.tokens]]
     return next((one for one in each if one is not None), None)
 
 
@@ -64,28 +68,28 @@ def _drawn(model_input: ModelInput, where: TokenLayout | None) -> dict[str, Any]
             "each": len(frames) // (where.shape[0] if where else 1),
         }
     if shown.get("kind") == "points":
-        return {"points": downsample.numbers(shown["items"][:, :NUMBERS]), "numbers": shown["items"].shape[1]}
+        return {"points": downsample.numbers(shown["items"][:, :MAX_FEATURES]), "numbers": shown["items"].shape[1]}
     if shown.get("kind") == "table":
         return {"names": shown["columns"], "values": shown["values"]}
     if model_input.image is None:
         return {"names": cell_names(model_input, where) if where is not None else []}
     made = {"image": as_png(model_input.image), "size": [model_input.image.size[1], model_input.image.size[0]]}
-    if shown.get("kind") == "sound":
-        wave: Tensor = shown["wave"]
-        made |= {"wave": wave_of(wave), "seconds": len(wave) / shown["rate"]}
+    if shown.get("kind") == "audio":
+        waveform: Tensor = shown["waveform"]
+        made |= {"waveform": summarize_waveform(waveform), "seconds": len(waveform) / shown["rate"]}
     return made
 
 
-def wave_of(wave: Tensor) -> Any:
-    """[columns, 2]: the least and the largest sample of each stretch."""
-    columns = min(WAVE, len(wave))
-    cut = wave[: len(wave) // columns * columns].view(columns, -1)
+def summarize_waveform(waveform: Tensor) -> Any:
+    """The minimum and maximum sample of each segment [columns, 2]."""
+    columns = min(WAVEFORM_COLUMNS, len(waveform))
+    cut = waveform[: len(waveform) // columns * columns].view(columns, -1)
     return downsample.numbers(torch.stack([cut.amin(dim=1), cut.amax(dim=1)], dim=1), 4)
 
 
-def _askers(loaded: LoadedModel, model_input: ModelInput, trace: Trace) -> list[dict[str, Any]]:
-    """The places of attention whose keys are parts of the input, and who asks there. Where somebody looks at those that
-    look at the input (an output at latents), there are no layers to see, and rollout alone."""
+def _attentions(loaded: LoadedModel, model_input: ModelInput, trace: Trace) -> list[dict[str, Any]]:
+    """The attention whose keys are parts of the input, with its queries. For cross-attention to latents, which attend
+    to the input themselves, `layers` is empty and only rollout is available."""
     kinds: dict[tuple[str, str], list[AttentionSite]] = {}
     far: dict[str, AttentionSite] = {}
     for site in trace.sites():
@@ -94,11 +98,13 @@ def _askers(loaded: LoadedModel, model_input: ModelInput, trace: Trace) -> list[
             kinds.setdefault((site.stage, site.part), []).append(site)
         elif trace.sublayer(site).crosses and trace.memory_stage(stage) != stage:
             far.setdefault(site.stage, site)
-    near = [_asker(loaded, model_input, trace, sites) for sites in kinds.values()]
-    return [*near, *({**_asker(loaded, model_input, trace, [site]), "layers": []} for site in far.values())]
+    near = [_attention(loaded, model_input, trace, sites) for sites in kinds.values()]
+    return [*near, *({**_attention(loaded, model_input, trace, [site]), "layers": []} for site in far.values())]
 
 
-def _asker(loaded: LoadedModel, model_input: ModelInput, trace: Trace, sites: list[AttentionSite]) -> dict[str, Any]:
+def _attention(
+    loaded: LoadedModel, model_input: ModelInput, trace: Trace, sites: list[AttentionSite]
+) -> dict[str, Any]:
     first = sites[0]
     own = None if trace.sublayer(first).crosses else layout(trace, first.stage)
     names = (
@@ -106,7 +112,7 @@ def _asker(loaded: LoadedModel, model_input: ModelInput, trace: Trace, sites: li
         if own is not None
         else sides(loaded, model_input, trace, first)[0]
     )
-    if own is not None:  # cells are clicked on; the others are named
+    if own is not None:  # names of queries that are not cells
         names = [*names[: own.before], *([] if own.apart else names[own.before + own.cells :])]
     return {
         "stage": first.stage,
@@ -129,23 +135,26 @@ def _classes(loaded: LoadedModel, trace: Trace) -> list[dict[str, Any]]:
     names = labels_of(loaded.model)
     best = logits[0].float().log_softmax(-1).exp().topk(min(5, logits.shape[-1]))
     named = [names[i] if i < len(names) else str(i) for i in best.indices.tolist()]
-    return [{"text": name, "chance": chance} for name, chance in zip(named, best.values.tolist(), strict=True)]
+    return [
+        {"text": name, "probability": probability}
+        for name, probability in zip(named, best.values.tolist(), strict=True)
+    ]
 
 
 def query_attention(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> dict[str, Any]:
-    """What one query attends to over the input, [heads, *shape], and the mean of the heads."""
-    subject, trace = loaded.trace(request, deadline)
+    """The attention map of one query [heads, *shape], and the mean over heads."""
+    model_input, trace = loaded.trace(request, deadline)
     site = trace.site(request.stage, request.layer, request.part)
     at = place(request.position, n_queries(trace, site))
     maps = attention_map(trace, site, at)
     mean = maps.float().mean(dim=0)
-    query = _name(loaded, subject, trace, site, at)
+    query = _name(loaded, model_input, trace, site, at)
     return {
         "maps": downsample.pack(maps),
         "mean": downsample.pack(mean),
         "query": query,
         "position": at,
-        "most": float(mean.max()),
+        "max": float(mean.max()),
     }
 
 
@@ -159,38 +168,38 @@ def _name(loaded: LoadedModel, model_input: ModelInput, trace: Trace, site: Atte
 
 
 def rollout_view(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> dict[str, Any]:
-    """Rollout over the input: what reaches a token of a stage through all layers and stages below it."""
+    """Rollout from a token of a stage to the input, through all layers and stages below."""
     _, trace = loaded.trace(request, deadline)
     stage = request.stage if request.stage is not None else next(iter(trace.calls), None)
     if stage is None or stage not in trace.calls:
-        raise InputError("This model has no layers of attention to follow.")
+        raise InputError("This model has no attention layers for rollout.")
     own, length = layout(trace, stage), trace.tokens(stage).x.shape[1]
     at = place(request.position, length)
     row = torch.zeros(length)
     row[at if own is None else own.token(at)] = 1.0
-    return {**_rolled(trace, stage, row, deadline), "position": at}
+    return {**_rollout_map(trace, stage, row, deadline), "position": at}
 
 
-def _rolled(trace: Trace, stage: str, row: Tensor, deadline: Deadline) -> dict[str, Any]:
+def _rollout_map(trace: Trace, stage: str, row: Tensor, deadline: Deadline) -> dict[str, Any]:
     below, row = rollout_to_input(trace, stage, row, deadline)
     where = layout(trace, below)
     if where is None:
-        raise InputError("What comes out at the bottom here are not parts of the input.")
-    return {"map": downsample.pack(where.over(row)), "most": float(where.over(row).max())}
+        raise InputError("The tokens of the lowest stage are not parts of the input.")
+    return {"map": downsample.pack(where.over(row)), "max": float(where.over(row).max())}
 
 
 def pooling_view(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> dict[str, Any]:
-    """What an answer that is made of many tokens weighs: the tokens themselves, and through all layers the input."""
+    """The pooling weights of the head over the last layer, and their rollout to the input."""
     _, trace = loaded.trace(request, deadline)
     head = _pooling(loaded)
     if head is None or head.stage not in trace.calls:
-        raise InputError(f"The answer of a {loaded.model.family} model is not read off many tokens at once.")
+        raise InputError(f"The head of this {loaded.model.family} model does not pool tokens.")
     row, where = pooled_row(trace, head), layout(trace, head.stage)
-    made = _rolled(trace, head.stage, row, deadline)
+    made = _rollout_map(trace, head.stage, row, deadline)
     if where is None or where.apart:
-        raise InputError("What the answer is read off are not parts of the input.")
+        raise InputError("The pooled tokens are not parts of the input.")
     own = where.over(row)
-    return {"by": pooling(head), "mean": downsample.pack(own), "most": float(own.max()), "rolled": made}
+    return {"by": pooling(head), "mean": downsample.pack(own), "max": float(own.max()), "rollout": made}
 
 
 def _pooling(loaded: LoadedModel) -> Head | None:
@@ -199,26 +208,25 @@ def _pooling(loaded: LoadedModel) -> Head | None:
 
 
 def queries(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> dict[str, Any]:
-    """Attention maps [queries, *shape] of all learned queries (latents, objects, keypoints, classes), small enough to
-    be drawn side by side."""
-    subject, trace = loaded.trace(request, deadline)
+    """Attention maps [queries, *shape] of all learned queries (latents, objects, keypoints, classes), downsampled."""
+    model_input, trace = loaded.trace(request, deadline)
     site = trace.site(request.stage, request.layer, request.part)
     where = layout(trace, key_stage(trace, site))
     own = None if trace.sublayer(site).crosses else where
     if where is None or (own is not None and not own.after) or where.apart:
-        raise InputError("Nobody asks here but parts of the input themselves.")
+        raise InputError("This attention has no learned queries; only tokens of the input attend.")
     weights = pick(trace.weights(site), request.head)
     first = 0 if own is None else own.before + own.cells
-    names = sides(loaded, subject, trace, site)[0][first:]
+    names = sides(loaded, model_input, trace, site)[0][first:]
     start = min(request.top, max(len(names) - 1, 0))
-    maps = where.over(weights[first + start : first + start + SMALL])
+    maps = where.over(weights[first + start : first + start + MAX_QUERIES])
     tops = [float(one.max()) for one in maps]
     small = downsample.pooled(maps, downsample.THUMB) if maps.dim() > 2 else maps
-    some = {"names": names[start : start + SMALL], "first": first + start, "of": len(names)}
-    return {"maps": downsample.pack(small), "most": tops, "entropy": _spread(maps), **some}
+    some = {"names": names[start : start + MAX_QUERIES], "first": first + start, "of": len(names)}
+    return {"maps": downsample.pack(small), "max": tops, "entropy": _spread(maps), **some}
 
 
 def _spread(maps: Tensor) -> Any:
-    """Bits of each query's attention over the input."""
+    """The entropy of each query's attention over the input in bits."""
     flat = maps.flatten(1).float()
     return downsample.numbers(downsample.entropy(flat.unsqueeze(1)))

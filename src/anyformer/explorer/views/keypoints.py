@@ -1,4 +1,4 @@
-"""Poses and segments: keypoints over the image with what says where they are, and a class for each of its pixels."""
+"""Keypoints with their maps, and semantic segmentation."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from anyformer.tasks.text import labels_of
 
 @torch.inference_mode()
 def pose(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> dict[str, Any]:
-    """Keypoints [n, 3] as fractions of the image with their scores, and the map of each: its heat map, or how well each
-    cell fits its query."""
+    """Keypoints [n, 3] (x and y as fractions of the image, score), and a map of each: the heat map, or the similarity
+    of each cell to the query of the keypoint."""
     head = head_of(loaded.model, PoseHead)
     if head is None:
-        raise InputError(f"A {loaded.model.family} model places no keypoints; one of poses does.")
-    subject, trace = loaded.trace(request, deadline)
+        raise InputError(f"{loaded.model.family} models do not predict keypoints; use a pose model.")
+    model_input, trace = loaded.trace(request, deadline)
     found = head.keypoints(trace.output)[0].float()
-    size = torch.tensor(subject.image.size)
-    if crops_persons(loaded.model):  # the middles of the first and the last pixel are its edges
+    size = torch.tensor(model_input.image.size)
+    if crops_persons(loaded.model):  # here 0 and 1 are the centers of the first and the last pixel
         found = torch.cat([(found[:, :2] * (size - 1) + 0.5) / size, found[:, 2:]], dim=1)
     bones = skeleton(loaded)
     if isinstance(head, KeypointHead):
@@ -45,9 +45,9 @@ def pose(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> dict[
     else:
         maps = trace.output["heatmaps"][0]
     return {
-        "image": as_png(subject.image),
-        "size": [subject.image.size[1], subject.image.size[0]],
-        "joints": downsample.numbers(found),
+        "image": as_png(model_input.image),
+        "size": [model_input.image.size[1], model_input.image.size[0]],
+        "keypoints": downsample.numbers(found),
         "names": list(bones.names),
         "bones": [list(pair) for pair in bones.bones],
         "maps": downsample.pack(maps),
@@ -58,11 +58,11 @@ def pose(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> dict[
 
 @torch.inference_mode()
 def segments(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> dict[str, Any]:
-    """The class of each pixel as an image of colors, and how much of the image each class has."""
+    """The class of each pixel as a colored mask, and the fraction of the image of each class."""
     if head_of(loaded.model, SegmentationHead) is None:
-        raise InputError(f"A {loaded.model.family} model says no classes of pixels; one for segments does.")
-    subject, trace = loaded.trace(request, deadline)
-    size = (subject.image.size[1], subject.image.size[0])
+        raise InputError(f"{loaded.model.family} models do not segment images; use a segmentation model.")
+    model_input, trace = loaded.trace(request, deadline)
+    size = (model_input.image.size[1], model_input.image.size[0])
     classes = Segment.classes_of(trace.output["logits"][0].float(), size)
     names = loaded.model.origin.settings.get("task", {}).get("labels") or labels_of(loaded.model)
     numbers, counts = np.unique(classes, return_counts=True)
@@ -72,15 +72,15 @@ def segments(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> d
             "text": names[number],
             "class": number,
             "share": float(counts[i] / classes.size),
-            "colour": class_color(number),
+            "color": class_color(number),
         }
         for i, number in ((int(i), int(numbers[i])) for i in order)
     ]
-    return {"image": as_png(subject.image), "size": list(size), "mask": _painted(classes, names), "classes": found}
+    return {"image": as_png(model_input.image), "size": list(size), "mask": _painted(classes, names), "classes": found}
 
 
 def _painted(classes: Any, names: Any) -> str:
-    """Colors of classes as a data URL; what is background is clear."""
+    """The colored mask as a data URL; the background is transparent."""
     paint = np.zeros((*classes.shape, 4), dtype=np.uint8)
     for number in np.unique(classes):
         clear = names[int(number)] == BACKGROUND

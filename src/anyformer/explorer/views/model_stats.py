@@ -1,4 +1,4 @@
-"""The numbers of a model: shapes and parameters at each stage, work, memory, time of each layer, the kernel in use."""
+"""Model statistics: parameters per module; shape, FLOPs, memory, time and kernel of each layer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from anyformer.model import Model, Stage
 
 
 def parameters(model: Model) -> list[dict[str, Any]]:
-    """Numbers that were learned, part by part, tied ones once."""
+    """Number of parameters of each module; tied parameters are counted once."""
     rows: list[dict[str, Any]] = []
     seen: set[int] = set()
     for name, stage in cast("Iterable[tuple[str, Stage]]", model.stages.items()):
@@ -42,8 +42,8 @@ def _count(part: nn.Module, seen: set[int]) -> int:
 
 
 @torch.inference_mode()
-def sizes(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> dict[str, Any]:
-    """The whole table, for the input at hand."""
+def stats(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> dict[str, Any]:
+    """Statistics of all layers for the current input."""
     _, trace = loaded.trace(request, deadline)
     model = loaded.model
     layers = []
@@ -59,8 +59,8 @@ def sizes(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> dict
                     "milliseconds": 1000 * call.seconds,
                     "flops": _flops(trace, call.block, here, shape[1]),
                     "bytes": sum(one.nbytes for one in call.block.parameters()),
-                    "made": call.tokens.x.nbytes,
-                    "square": sum(_square(trace, site) for site in here),
+                    "activations": call.tokens.x.nbytes,
+                    "attention_bytes": sum(_attention_bytes(trace, site) for site in here),
                     "kernels": {site.part: kernel(trace, site) for site in here if site.plain},
                     "heads": {site.part: site.heads for site in here},
                 }
@@ -80,7 +80,7 @@ def sizes(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> dict
 
 
 def kernel(trace: Trace, site: AttentionSite) -> str:
-    """The kernel that a layer's attention runs on."""
+    """The name of the attention kernel of a layer."""
     attention = trace.attention(site)
     seen = trace.inside(site.stage, site.layer, *(f"{site.part}.{name}" for name in ("query", "key", "value")))
     query, key, value = (seen[site.point.removesuffix("weights") + name] for name in ("query", "key", "value"))
@@ -91,8 +91,8 @@ def kernel(trace: Trace, site: AttentionSite) -> str:
 
 
 def _flops(trace: Trace, block: nn.Module, sites: list[AttentionSite], tokens: int) -> int:
-    """Two a weight and token, and what attention does between tokens; keys and values of another stage's tokens are
-    worked out for each of those."""
+    """FLOPs of a block: two per weight and token, plus scores and weighted values. In cross-attention, keys and values
+    are computed for the tokens of the other stage."""
     total = 2 * tokens * sum(one.numel() for one in block.parameters() if one.dim() > 1)
     for site in sites:
         part, keys = innermost(trace.sublayer(site)), _keys(trace, site)
@@ -104,20 +104,20 @@ def _flops(trace: Trace, block: nn.Module, sites: list[AttentionSite], tokens: i
 
 
 def _keys(trace: Trace, site: AttentionSite) -> int:
-    """How many tokens are looked at."""
+    """The number of keys."""
     call = trace.calls[site.stage][site.layer]
-    looked = call.memory if trace.sublayer(site).crosses and call.memory is not None else call.tokens
-    return looked.pad().x.shape[1]
+    keys = call.memory if trace.sublayer(site).crosses and call.memory is not None else call.tokens
+    return keys.pad().x.shape[1]
 
 
-def _square(trace: Trace, site: AttentionSite) -> int:
-    """Bytes that the weights of all heads would take, if they were ever made at once; the fast kernels do not."""
+def _attention_bytes(trace: Trace, site: AttentionSite) -> int:
+    """The size of the full attention matrix of all heads in bytes. Fast kernels do not allocate it."""
     queries = trace.calls[site.stage][site.layer].tokens.pad().x.shape[1]
     return site.heads * queries * _keys(trace, site) * trace.model.dtype.itemsize
 
 
 def _cache(model: Model) -> int:
-    """Bytes that each token of a text adds to what decoding remembers."""
+    """Bytes per token in the key/value cache."""
     total = 0
     for stage in cast("Iterable[Stage]", model.stages.values()):
         for part in stage.modules() if stage.has_cache else ():

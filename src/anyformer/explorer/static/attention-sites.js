@@ -1,4 +1,4 @@
-// Where attention happens in a model, and which of those places is chosen.
+// The attention layers of a model, and the selected layer and head.
 
 import { choice, el } from "./dom.js";
 
@@ -10,7 +10,7 @@ export async function sites(context, wanted) {
 }
 
 export const nameOf = (site) => `${site.stage}/${site.part}`;
-// Layers count in the order of the pass; those of one kind need not begin at 0 (a Perceiver's first looks at its input).
+// Layers are counted in forward order. The first layer of a kind need not be 0: a Perceiver starts with cross-attention.
 export function layerOf({ state: { layer } }, site) {
   if (site.layers.includes(layer)) return layer;
   return layer < site.layers[0] ? site.layers[0] : site.layers.at(-1);
@@ -33,15 +33,15 @@ export function controls(context, all, site, { layers = true, heads = true, mean
   if (all.length > 1) row.append(choice("Attention", `site-${n}`, places, nameOf(site), move));
   const numbers = site.layers.map((i) => [i, i]);
   if (layers) row.append(choice("Layer", `layer-${n}`, numbers, layerOf(context, site), (value) => set({ layer: Number(value) })));
-  const offered = [...(mean ? [["", "mean of all"]] : []), ...numbered(site.heads)];
+  const offered = [...(mean ? [["", "mean of heads"]] : []), ...numbered(site.heads)];
   if (heads) row.append(choice("Head", `head-${n}`, offered, headOf(context, site, mean) ?? "", (value) => set({ head: value })));
   return row;
 }
 
-export function muteButton(context, site, head) {
+export function ablateButton(context, site, head) {
   if (head === null || !site.plain) return null;
   const { stage, part, layer } = where(context, site);
-  const block = blockOf(site, layer), off = context.isMuted(stage, block, part, head);
-  const press = () => context.toggleMute(stage, block, part, head);
-  return el("button", { type: "button", id: `mute-${context.n}`, "aria-pressed": String(off), onclick: press }, off ? "Let this head speak" : "Silence this head");
+  const block = blockOf(site, layer), off = context.isAblated(stage, block, part, head);
+  const press = () => context.toggleAblation(stage, block, part, head);
+  return el("button", { type: "button", id: `ablate-${context.n}`, "aria-pressed": String(off), onclick: press }, off ? "Restore this head" : "Ablate this head");
 }

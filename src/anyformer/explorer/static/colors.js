@@ -1,4 +1,4 @@
-// The colours of the drawings, in the light and in the dark.
+// The colors of the charts, for the light and the dark theme.
 
 export const dark = () => document.documentElement.dataset.theme === "dark";
 export const ink = () => (dark() ? "#e6ecf5" : "#1b2a41");
@@ -10,8 +10,8 @@ export const paper = () => (dark() ? "#171f2a" : "#ffffff");
 const ENDS = { light: [[255, 255, 255], [19, 70, 138]], dark: [[23, 31, 42], [150, 200, 255]] };
 const BELOW = { light: [180, 69, 31], dark: [255, 157, 115] };
 
-// 0…1 from paper to blue; below 0 from paper to warm.
-export function colour(share) {
+// Values 0…1 go from the background to blue, negative values from the background to orange.
+export function color(share) {
   const theme = dark() ? "dark" : "light";
   const [from, up] = ENDS[theme];
   const to = share < 0 ? BELOW[theme] : up;
@@ -19,5 +19,5 @@ export function colour(share) {
   return from.map((value, i) => Math.round(value + (to[i] - value) * s));
 }
 
-// What can be read on such a colour.
+// A text color with enough contrast on `color(share)`.
 export function readable(share) { return (Math.abs(share) > 0.5) !== dark() ? "#ffffff" : "#1b2a41"; }

@@ -12,21 +12,21 @@ from anyformer.errors import Error
 from anyformer.explorer.loaded_model import LoadedModel
 from anyformer.explorer.request import ViewRequest
 from anyformer.explorer.timeouts import Deadline
-from tests.explorer.models import sound, unpack, view
+from tests.explorer.models import audio_file, unpack, view
 
 Models = dict[str, LoadedModel]
 
 
 def test_patches_of_a_spectrogram(opened: Models) -> None:
     one = opened["spectrogram"]
-    batch = one.subject(ViewRequest(sound=sound()), Deadline(60)).batch
+    batch = one.model_input(ViewRequest(audio=audio_file()), Deadline(60)).batch
     with torch.no_grad(), af.look(one.model, "encoder.blocks.0.self.weights") as seen:
         out = one.model(**batch)
-    got = view(one, "picture", sound=sound())
+    got = view(one, "input", audio=audio_file())
     cells = got["rows"] * got["columns"]
-    assert got["answers"][0]["chance"] == pytest.approx(out.logits[0].softmax(-1).max().item(), abs=1e-5)
+    assert got["predictions"][0]["probability"] == pytest.approx(out.logits[0].softmax(-1).max().item(), abs=1e-5)
     assert list(batch["input_values"].shape[1:]) == got["size"][::-1]  # mels down, time along
-    maps = unpack(view(one, "over", sound=sound(), stage="encoder", position=0)["maps"])
+    maps = unpack(view(one, "attention_map", audio=audio_file(), stage="encoder", position=0)["maps"])
     wanted = seen["encoder.blocks.0.self.weights"][0, :, 0, -cells:].double()
     torch.testing.assert_close(maps.flatten(1), wanted, atol=2e-5, rtol=0)
 
@@ -34,11 +34,11 @@ def test_patches_of_a_spectrogram(opened: Models) -> None:
 def test_words_over_a_sound(opened: Models) -> None:
     """What a word attends to is a row of frames."""
     one = opened["whisper"]
-    got = view(one, "caption", sound=sound(), target="5 9")
+    got = view(one, "word_attention", audio=audio_file(), target="5 9")
     maps = unpack(got["maps"])
     assert maps.shape[:2] == (len(got["words"]), 1)
     torch.testing.assert_close(maps.sum(dim=(1, 2)), torch.ones(len(maps), dtype=torch.float64), atol=2e-2, rtol=0)
-    batch = one.subject(ViewRequest(sound=sound(), target="5 9"), Deadline(60)).batch
+    batch = one.model_input(ViewRequest(audio=audio_file(), target="5 9"), Deadline(60)).batch
     with torch.no_grad(), af.look(one.model, "decoder.blocks.0.cross.weights") as seen:
         one.model(**batch)
     wanted = seen["decoder.blocks.0.cross.weights"][0].mean(0).double()
@@ -52,8 +52,8 @@ def test_what_is_said_follows_its_opening(opened: Models, monkeypatch: pytest.Mo
     said = {"lang_to_id": {"<|en|>": 40}, "task_to_id": {"transcribe": 50}, "task": "transcribe"}
     monkeypatch.setattr(one.model.origin, "generation", {**said, "no_timestamps_token_id": 60})
     for new in (1, 3):
-        ask = ViewRequest(sound=sound(), target=target, new_tokens=new)
-        subject = one.subject(ask, Deadline(60))
+        ask = ViewRequest(audio=audio_file(), target=target, new_tokens=new)
+        subject = one.model_input(ask, Deadline(60))
         given = subject.batch["decoder_input_ids"]
         assert given.dtype == torch.long and given[0, :4].tolist() == [1, 40, 50, 60]
         with torch.no_grad():
@@ -65,13 +65,13 @@ def test_what_is_said_follows_its_opening(opened: Models, monkeypatch: pytest.Mo
 def test_nothing_is_said(opened: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     one = opened["whisper"]
     monkeypatch.setattr(one, "generate", lambda *_: [])
-    subject = one.subject(ViewRequest(sound=sound()), Deadline(60))
+    subject = one.model_input(ViewRequest(audio=audio_file()), Deadline(60))
     assert subject.batch["decoder_input_ids"].tolist() == [[1]]
     assert [word.id for word in subject.answers] == [0]
 
 
 def test_a_sound_must_be_one(opened: Models) -> None:
-    with pytest.raises(Error, match="reads sounds; give it one"):
-        view(opened["whisper"], "caption")
+    with pytest.raises(Error, match="needs audio"):
+        view(opened["whisper"], "word_attention")
     with pytest.raises(Error):
-        view(opened["spectrogram"], "picture", sound="aGVsbG8=")
+        view(opened["spectrogram"], "input", audio="aGVsbG8=")

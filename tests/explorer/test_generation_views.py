@@ -20,7 +20,7 @@ def ids_of(opened: LoadedModel, text: str = TEXT) -> torch.Tensor:
 def test_writing_is_generate_and_the_cache_grows_by_a_token(opened: Models) -> None:
     one = opened["decoder"]
     ids = ids_of(one)
-    wanted = one.model.generate(ids, max_new_tokens=8, **one.ending())[0, ids.shape[1] :].tolist()
+    wanted = one.model.generate(ids, max_new_tokens=8, **one.end_options())[0, ids.shape[1] :].tolist()
     got = view(one, "generation", text=TEXT, new_tokens=8)
     assert [step["id"] for step in got["steps"]] == wanted
     sizes = [step["cache"] for step in got["steps"]]
@@ -41,7 +41,7 @@ def test_draws_repeat_by_their_seed(opened: Models) -> None:
 def test_the_tree_ends_where_beam_search_does(opened: Models, name: str) -> None:
     one = opened[name]
     ids = ids_of(one)
-    out = one.model.generate(ids, num_beams=3, max_new_tokens=6, return_dict_in_generate=True, **one.ending())
+    out = one.model.generate(ids, num_beams=3, max_new_tokens=6, return_dict_in_generate=True, **one.end_options())
     got = view(one, "beams", text=TEXT, beams=3, new_tokens=6)
     prompt = ids.shape[1] if name == "decoder" else 1
     assert got["ids"] == out.sequences[0, prompt:].tolist()
@@ -58,7 +58,7 @@ def test_alignment_of_what_the_model_says_by_itself(opened: Models, name: str) -
     """Recurrent attention and transformers in the same view: equal to the alignment of decoding step by step."""
     one = opened[name]
     ids = ids_of(one)
-    out = one.model.generate(ids, max_new_tokens=20, alignment=True, **one.ending())
+    out = one.model.generate(ids, max_new_tokens=20, alignment=True, **one.end_options())
     got = view(one, "head", text=TEXT, stage="decoder", part="cross", layer=len(one.stages[-1].stack.blocks) - 1)  # type: ignore[union-attr]
     weights = unpack(got["cells"])
     torch.testing.assert_close(weights, out.alignment[0, : len(weights)].double(), atol=1e-4, rtol=0)

@@ -1,26 +1,26 @@
-// Writing: token after token with the cache growing, and beam search as a tree.
+// Step-by-step generation with the key/value cache, and beam search as a tree.
 
 import { bytes, choice, el, number, short, slider, svg, visible } from "./dom.js";
 import { bars, blue, figure, ink, sheet, soft, text, warm } from "./draw.js";
 
-const DEEPEST = 12; // steps of the tree
-const PACE = 900; // milliseconds a token when it plays
+const MAX_TREE_STEPS = 12; // steps of the beam search tree
+const STEP_MILLISECONDS = 900; // milliseconds per token during playback
 
 export async function generation(context) {
   const { state, set, box, n } = context;
   const some = (numbers) => numbers.map((one) => [one, one]);
   box.append(el("div", { class: "controls" },
-    choice("Take", `sample-${n}`, [["0", "the likeliest"], ["1", "a draw"]], String(state.sample), (value) => set({ sample: Number(value) })),
+    choice("Decoding", `sample-${n}`, [["0", "greedy"], ["1", "sampling"]], String(state.sample), (value) => set({ sample: Number(value) })),
     choice("New tokens", `new-${n}`, some([5, 10, 20, 40, 80]), state.n, (value) => set({ n: Number(value) })),
     choice("Beams", `beams-${n}`, some([2, 3, 4, 5]), state.beams, (value) => set({ beams: Number(value) })),
-    state.sample ? el("button", { type: "button", onclick: () => set({ seed: state.seed + 1 }) }, "Draw again") : ""));
-  const taste = { temperature: state.temp, top_k: state.k, top_p: state.p, sample: Boolean(state.sample), seed: state.seed };
-  const got = await context.ask("generation", { new_tokens: state.n, ...taste });
+    state.sample ? el("button", { type: "button", onclick: () => set({ seed: state.seed + 1 }) }, "Sample again") : ""));
+  const sampling = { temperature: state.temp, top_k: state.k, top_p: state.p, sample: Boolean(state.sample), seed: state.seed };
+  const got = await context.ask("generation", { new_tokens: state.n, ...sampling });
   written(context, got);
-  const tree = await context.ask("beams", { beams: state.beams, new_tokens: Math.min(state.n, DEEPEST) });
-  const title = `Beam search with ${tree.beams} beams: the best is "${tree.result.map(visible).join(" ")}" at ${number(tree.score)}`;
+  const tree = await context.ask("beams", { beams: state.beams, new_tokens: Math.min(state.n, MAX_TREE_STEPS) });
+  const title = `Beam search with ${tree.beams} beams: best sequence "${tree.result.map(visible).join(" ")}", score ${number(tree.score)}`;
   box.append(figure(title, drawTree(tree), tree,
-    el("p", {}, "Scores are summed log-probabilities. Lines lead from what goes on to what it continues; what is dropped is pale; ■ is an end; the best is bold.")));
+    el("p", {}, "Scores are summed log-probabilities. Lines connect each kept beam to its continuations. Dropped candidates are pale, ■ marks the end of a sequence, and the best sequence is bold.")));
 }
 
 function written(context, got) {
@@ -39,7 +39,7 @@ function written(context, got) {
   const play = el("button", { type: "button", id: `play-${n}`, onclick: () => {
     if (timer) return halt();
     if (at >= last) move(0);
-    timer = setInterval(tick, PACE);
+    timer = setInterval(tick, STEP_MILLISECONDS);
     play.textContent = "Pause";
   } }, "Play");
   const one = el("button", { type: "button", id: `one-${n}`, onclick: () => move(Math.min(at + 1, last)) }, "Next token");
@@ -49,24 +49,24 @@ function written(context, got) {
 
 function oneStep(got, n) {
   const at = got.steps[n];
-  const said = got.steps.slice(0, n + 1).map((one, i) =>
-    el("span", { class: i === n ? "chip new" : "chip" }, visible(one.text), el("small", {}, number(one.chance, 3))));
-  const chips = [...got.read.slice(-60).map((word) => el("span", { class: "chip" }, visible(word))), ...said];
+  const generated = got.steps.slice(0, n + 1).map((one, i) =>
+    el("span", { class: i === n ? "chip new" : "chip" }, visible(one.text), el("small", {}, number(one.probability, 3))));
+  const chips = [...got.read.slice(-60).map((word) => el("span", { class: "chip" }, visible(word))), ...generated];
   return [
     figure(`Step ${n + 1} of ${got.steps.length}`, el("div", { class: "chips" }, chips), got),
-    figure("What could come at this step",
-      bars({ names: at.best.map((one) => one.text), values: at.best.map((one) => one.chance), scale: 1, digits: 4, label: "candidates" }), at.best),
-    figure("The cache so far", cache(got, n), got.steps.map((one) => one.cache),
-      el("p", { class: "cache" }, `${at.cache.tokens} tokens remembered, ${bytes(at.cache.bytes)}`)),
+    figure("Candidates at this step",
+      bars({ names: at.best.map((one) => one.text), values: at.best.map((one) => one.probability), scale: 1, digits: 4, label: "candidates" }), at.best),
+    figure("Key/value cache", cache(got, n), got.steps.map((one) => one.cache),
+      el("p", { class: "cache" }, `${at.cache.tokens} tokens cached, ${bytes(at.cache.bytes)}`)),
   ];
 }
 
-// A column for each token whose keys and values are kept, as they come; what is to come is pale.
+// One column per cached token; tokens that are not cached yet are pale.
 function cache(got, n) {
   const first = got.steps[0].cache.tokens, all = first + got.steps.length - 1, now = got.steps[n].cache.tokens;
   const wide = Math.max(2, Math.min(26, 760 / all)), high = 34;
   const names = [...got.read.slice(-first), ...got.steps.map((one) => one.text)];
-  const drawing = sheet(30 + wide * all + 40, 2 * high + 74, `${now} of ${all} columns of the cache are filled`);
+  const drawing = sheet(30 + wide * all + 40, 2 * high + 74, `${now} of ${all} cache columns are filled`);
   drawing.append(text(0, high - 10, "keys"), text(0, 2 * high - 6, "values"));
   for (let i = 0; i < all; i++) {
     const shade = { fill: i === now - 1 && n ? warm() : i < first ? soft() : blue(), "fill-opacity": i < now ? 0.9 : 0.12 };
@@ -79,13 +79,13 @@ function cache(got, n) {
   return drawing;
 }
 
-// Levels from left to right, as wide as their longest word.
+// Levels from left to right, each as wide as its longest token.
 function drawTree(tree) {
   const step = 20, label = (one) => `${short(one.text, 12)} ${one.score.toFixed(2)}${one.ended ? " ■" : ""}`;
   const widths = tree.levels.map((level) => 6.4 * Math.max(...level.map((one) => label(one).length)) + 46);
-  const most = Math.max(...tree.levels.map((level) => level.length));
-  const drawing = sheet(60 + widths.reduce((a, b) => a + b, 0), most * step + 24, "beam search");
-  let before = new Map([[0, [36, 20]]]), path = new Set([0]), left = 66; // path: the beams that say the result so far
+  const max = Math.max(...tree.levels.map((level) => level.length));
+  const drawing = sheet(60 + widths.reduce((a, b) => a + b, 0), max * step + 24, "beam search");
+  let before = new Map([[0, [36, 20]]]), path = new Set([0]), left = 66; // path: the beams of the best sequence so far
   drawing.append(text(2, 20, "start", { fill: soft() }));
   tree.levels.forEach((level, n) => {
     const now = new Map(), best = level.filter((one) => path.has(one.from) && one.id === tree.ids[n]);

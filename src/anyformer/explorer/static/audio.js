@@ -1,15 +1,15 @@
-// Sounds on their way to the server: one channel, 16,000 samples a second, at most half a minute.
+// Audio for the server: mono, 16 kHz, at most 30 seconds, as base64 of a WAV file.
 
 const RATE = 16000, SECONDS = 30;
 
-export async function readSound(file) {
+export async function readAudio(file) {
   const length = RATE * SECONDS;
   const whole = await new OfflineAudioContext(1, length, RATE).decodeAudioData(await file.arrayBuffer());
   return asWav(whole.getChannelData(0).subarray(0, length));
 }
 
-// For whoever has no sound at hand: a low tone, a high one, and one that rises.
-export function threeTones() {
+// Sample audio: a low tone, a high tone and a rising tone.
+export function sampleTones() {
   const samples = new Float32Array(RATE * 2);
   let phase = 0;
   for (let i = 0; i < samples.length; i++) {

@@ -1,8 +1,8 @@
-// Pictures on their way to the server: made small here, so that every question can carry its own.
+// Images for the server, downscaled so that every request can contain one.
 
 const SIDE = 512;
 
-async function asPicture(canvas) {
+async function asImage(canvas) {
   const url = canvas.toDataURL("image/png");
   return { url, data: url.slice(url.indexOf(",") + 1) };
 }
@@ -14,17 +14,17 @@ export async function shrink(file) {
   canvas.width = Math.max(1, Math.round(image.width * scale));
   canvas.height = Math.max(1, Math.round(image.height * scale));
   canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
-  return asPicture(canvas);
+  return asImage(canvas);
 }
 
-// A house, a sun and a tree, for whoever has no picture at hand.
-export async function samplePicture() {
+// A sample image: a house, a sun and a tree.
+export async function sampleImage() {
   const canvas = document.createElement("canvas");
   canvas.width = 320;
   canvas.height = 240;
   const pen = canvas.getContext("2d");
-  const box = (colour, ...place) => { pen.fillStyle = colour; pen.fillRect(...place); };
-  const disc = (colour, x, y, r) => { pen.fillStyle = colour; pen.beginPath(); pen.arc(x, y, r, 0, 7); pen.fill(); };
+  const box = (color, ...place) => { pen.fillStyle = color; pen.fillRect(...place); };
+  const disc = (color, x, y, r) => { pen.fillStyle = color; pen.beginPath(); pen.arc(x, y, r, 0, 7); pen.fill(); };
   box("#9cc9f0", 0, 0, 320, 240);
   box("#6ba04f", 0, 170, 320, 70);
   disc("#ffd34d", 270, 45, 26);
@@ -36,5 +36,5 @@ export async function samplePicture() {
   box("#3d2a20", 125, 145, 26, 45);
   box("#6b4a2f", 232, 140, 12, 50);
   disc("#2f6b3a", 238, 122, 34);
-  return asPicture(canvas);
+  return asImage(canvas);
 }

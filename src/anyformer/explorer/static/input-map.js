@@ -1,12 +1,12 @@
-// What was read, with weights laid over it: a picture, a spectrogram, frames of a clip, points, the columns of a table, or
-// words. `map` is {shape, values} of the input's cells; `pick` is told the cell that is clicked, `mark` is the one that asks.
+// Attention weights drawn over the input: an image, a spectrogram, video frames, points, table columns or tokens.
+// `map` is {shape, values} over the cells of the input. `pick` is called with a clicked cell; `mark` is the query's cell.
 
 import { el, number, short, svg } from "./dom.js";
 import { blue, ink, largest, sheet, soft, text, warm } from "./draw.js";
 
-export const WIDE = 340;
+export const WIDTH = 340;
 const FRAME = 112; // pixels of a clip's frame
-// As wide as it is, or as the page.
+// Limit the width to that of the page.
 export function fit(drawing) {
   drawing.style.maxWidth = "100%";
   drawing.style.height = "auto";
@@ -19,17 +19,17 @@ export function draw(got, map, title, options = {}) {
   if (got.kind === "clip") return clip(got, map, title, options);
   if (got.kind === "points") return points(got, map, title, options);
   if (got.kind === "table" || got.kind === "words") return rows(got, map, title, options);
-  return picture(got.image, got.size, map, title, { ...options, sound: got.kind === "sound" });
+  return image(got.image, got.size, map, title, { ...options, audio: got.kind === "audio" });
 }
 
-// The picture dark where nothing is looked at; of a sound, low tones below.
-export function picture(image, size, map, title, { pick, mark = -1, most, wide = WIDE, sound = false, plain = false } = {}) {
-  if (sound && wide === WIDE) wide = 2 * WIDE;
-  const high = sound ? Math.round(wide / 4) : Math.round((wide * size[0]) / size[1]);
+// An image that is darkened where the weight is low. Spectrograms have low frequencies at the bottom.
+export function image(image, size, map, title, { pick, mark = -1, max, wide = WIDTH, audio = false, plain = false } = {}) {
+  if (audio && wide === WIDTH) wide = 2 * WIDTH;
+  const high = audio ? Math.round(wide / 4) : Math.round((wide * size[0]) / size[1]);
   const [rows, columns] = map.shape;
-  const whole = svg("g", sound ? { transform: `translate(0,${high}) scale(1,-1)` } : {},
+  const whole = svg("g", audio ? { transform: `translate(0,${high}) scale(1,-1)` } : {},
     svg("image", { href: image, width: wide, height: high, preserveAspectRatio: "none", "image-rendering": size[1] < 100 ? "pixelated" : undefined }),
-    plain ? null : svg("image", { href: shade(map, most), width: wide, height: high, preserveAspectRatio: "none", "image-rendering": "pixelated", class: "map" }));
+    plain ? null : svg("image", { href: shade(map, max), width: wide, height: high, preserveAspectRatio: "none", "image-rendering": "pixelated", class: "map" }));
   const [w, h] = [wide / columns, high / rows];
   if (pick) for (let i = 0; i < rows * columns; i++) whole.append(button((i % columns) * w, Math.floor(i / columns) * h, w, h, rows === 1 ? `frame ${i}` : `patch ${Math.floor(i / columns)}, ${i % columns}`, map.values[i], () => pick(i), rows * columns <= 256));
   if (mark >= 0) whole.append(frame((mark % columns) * w, Math.floor(mark / columns) * h, w, h));
@@ -43,28 +43,28 @@ function button(x, y, width, height, name, value, act, reachable) {
 
 const frame = (x, y, width, height) => svg("rect", { x, y, width: Math.max(width, 3), height, fill: "none", stroke: "#ff5a36", "stroke-width": 2.5, "pointer-events": "none" });
 
-// What counts as much: the largest value, but never less than a quarter of an even share, so that a head which looks
-// elsewhere (at a class token, say) is dark.
+// The weight that is drawn fully bright: the maximum, but at least a quarter of the uniform weight. A head that attends
+// elsewhere (for example to the class token) stays dark.
 const brightest = (values) => Math.max(largest(values), 0.25 / values.length);
 
-// Dark where nothing is looked at, clear where much is.
-export function shade(map, most) {
+// A dark overlay whose transparency grows with the weight.
+export function shade(map, max) {
   const [rows, columns] = map.shape.slice(-2);
   const canvas = el("canvas", { width: columns, height: rows });
   const pixels = new ImageData(columns, rows);
-  const top = most || brightest(map.values);
+  const top = max || brightest(map.values);
   map.values.forEach((value, i) => pixels.data.set([8, 14, 26, Math.round(225 * (1 - Math.min(1, value / top)))], 4 * i));
   canvas.getContext("2d").putImageData(pixels, 0, 0);
   return canvas.toDataURL("image/png");
 }
 
-// Frames one after another, each with its part of the map; a tubelet of several frames is shown by its first.
-function clip(got, map, title, { pick, mark = -1, most, wide = FRAME } = {}) {
+// Video frames, each with its part of the map. A tubelet of several frames is shown by its first frame.
+function clip(got, map, title, { pick, mark = -1, max, wide = FRAME } = {}) {
   const [times, rows, columns] = map.shape;
   const high = Math.round((wide * got.size[0]) / got.size[1]), gap = 6, line = 14;
   const across = Math.min(times, Math.max(1, Math.floor(960 / (wide + gap))));
   const drawing = fit(sheet(across * (wide + gap), Math.ceil(times / across) * (high + gap + line), title));
-  const top = most || brightest(map.values), n = rows * columns;
+  const top = max || brightest(map.values), n = rows * columns;
   for (let t = 0; t < times; t++) {
     const [x, y] = [(t % across) * (wide + gap), Math.floor(t / across) * (high + gap + line)];
     const one = { shape: [rows, columns], values: map.values.subarray(t * n, (t + 1) * n) };
@@ -79,8 +79,8 @@ function clip(got, map, title, { pick, mark = -1, most, wide = FRAME } = {}) {
   return drawing;
 }
 
-// Two of an item's numbers as its place; the more it is looked at, the larger and the darker it is.
-function points(got, map, title, { pick, mark = -1, most, wide = WIDE, axes = [0, 1] } = {}) {
+// A scatter plot of two features of each item. Points with higher weight are larger and darker.
+function points(got, map, title, { pick, mark = -1, max, wide = WIDTH, axes = [0, 1] } = {}) {
   const size = wide, edge = wide > 200 ? 26 : 8;
   const [a, b] = got.numbers > 1 ? axes.map((axis) => Math.min(axis, got.numbers - 1)) : [0, -1];
   const xs = got.points.map((point) => point[a]), ys = got.points.map((point, i) => (b < 0 ? i : point[b]));
@@ -89,9 +89,9 @@ function points(got, map, title, { pick, mark = -1, most, wide = WIDE, axes = [0
     return (value) => edge + ((value - low) / span) * (size - 2 * edge);
   };
   const [x, y] = [place(xs), place(ys)];
-  const top = most || brightest(map.values);
+  const top = max || brightest(map.values);
   const drawing = fit(sheet(size, size, title));
-  if (edge > 20) drawing.append(text(size / 2, size - 6, `number ${a}`, { "text-anchor": "middle", fill: soft() }), text(0, 0, b < 0 ? "item" : `number ${b}`, { transform: `translate(11,${size / 2}) rotate(-90)`, "text-anchor": "middle", fill: soft() }));
+  if (edge > 20) drawing.append(text(size / 2, size - 6, `feature ${a}`, { "text-anchor": "middle", fill: soft() }), text(0, 0, b < 0 ? "item" : `feature ${b}`, { transform: `translate(11,${size / 2}) rotate(-90)`, "text-anchor": "middle", fill: soft() }));
   got.points.forEach((_, i) => {
     const share = Math.min(1, map.values[i] / top);
     const act = pick && (() => pick(i));
@@ -102,11 +102,11 @@ function points(got, map, title, { pick, mark = -1, most, wide = WIDE, axes = [0
   return drawing;
 }
 
-// A line for each column of a row, or for each word.
-function rows(got, map, title, { pick, mark = -1, most, wide = WIDE } = {}) {
+// A bar for each table column or token.
+function rows(got, map, title, { pick, mark = -1, max, wide = WIDTH } = {}) {
   const small = wide < 200, step = small ? 6 : 20;
   const left = small ? 2 : 130, middle = small || !got.values ? 0 : 120, long = small ? wide - 6 : got.values ? 170 : 230;
-  const top = most || brightest(map.values);
+  const top = max || brightest(map.values);
   const drawing = sheet(left + middle + long + (small ? 0 : 70), got.names.length * step + 6, title);
   got.names.forEach((name, i) => {
     const y = i * step + 3, act = pick && (() => pick(i));
@@ -115,15 +115,15 @@ function rows(got, map, title, { pick, mark = -1, most, wide = WIDE } = {}) {
     const width = Math.max(0, (long * map.values[i]) / top);
     drawing.append(svg("rect", { x: left + middle, y, width, height: step - 5 > 2 ? step - 5 : 4, fill: blue() }));
     if (!small) drawing.append(text(left + middle + width + 6, y + 13, number(map.values[i], 4), { class: "value" }));
-    if (act) drawing.append(svg("rect", { class: "pick", x: 0, y: y - 2, width: left + middle + long, height: step, fill: NOTHING, tabindex: 0, role: "button", "aria-label": `ask ${name}`, onclick: act, onkeydown: (event) => event.key === "Enter" && act() }));
+    if (act) drawing.append(svg("rect", { class: "pick", x: 0, y: y - 2, width: left + middle + long, height: step, fill: NOTHING, tabindex: 0, role: "button", "aria-label": `query ${name}`, onclick: act, onkeydown: (event) => event.key === "Enter" && act() }));
   });
   return drawing;
 }
 
-// The wave of a sound: the least and the largest sample of each stretch.
-export function wave(got, wide = 2 * WIDE, high = 90) {
-  const top = Math.max(...got.wave.flat().map(Math.abs), 1e-6), step = wide / got.wave.length;
+// The waveform of audio: the minimum and maximum sample of each segment.
+export function waveform(got, wide = 2 * WIDTH, high = 90) {
+  const top = Math.max(...got.waveform.flat().map(Math.abs), 1e-6), step = wide / got.waveform.length;
   const y = (value) => high / 2 - (value / top) * (high / 2 - 3);
-  return fit(sheet(wide, high + 16, "wave", got.wave.map(([low, up], i) => svg("rect", { x: i * step, y: y(up), width: Math.max(step, 0.8), height: Math.max(y(low) - y(up), 0.8), fill: blue() })),
+  return fit(sheet(wide, high + 16, "waveform", got.waveform.map(([low, up], i) => svg("rect", { x: i * step, y: y(up), width: Math.max(step, 0.8), height: Math.max(y(low) - y(up), 0.8), fill: blue() })),
     text(0, high + 13, "0 s", { fill: soft() }), text(wide, high + 13, `${number(got.seconds, 2)} s`, { "text-anchor": "end", fill: soft() })));
 }

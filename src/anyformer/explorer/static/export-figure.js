@@ -1,11 +1,11 @@
-// A drawing with its title and what can be taken along: the picture as SVG or PNG, the numbers as JSON or npz.
+// A chart with its title and download buttons: the chart as SVG or PNG, its values as JSON or npz.
 
 import { el, svg } from "./dom.js";
 import { flatten } from "./flatten.js";
 import { npz } from "./npz.js";
-import { paper } from "./colours.js";
+import { paper } from "./colors.js";
 
-// `numbers` may be a function, where they are many and rarely wanted.
+// `numbers` may be a function, for large data that is rarely downloaded.
 export function figure(title, drawing, numbers, more) {
   const name = title.toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/^-|-$/g, "");
   const whole = () => (drawing instanceof SVGElement ? drawing : flatten(drawing));
@@ -18,7 +18,7 @@ export function figure(title, drawing, numbers, more) {
   };
   const buttons = Object.entries(kinds).map(([kind, save]) => el("button", { type: "button", onclick: save, "aria-label": `${title} as ${kind}` }, kind));
   return el("figure", { "data-figure": name, "aria-label": title },
-    el("figcaption", {}, el("b", {}, title), el("span", { class: "take" }, buttons)), el("div", { class: "scroll" }, drawing), more);
+    el("figcaption", {}, el("b", {}, title), el("span", { class: "exports" }, buttons)), el("div", { class: "scroll" }, drawing), more);
 }
 
 function asText(drawing) {

@@ -276,13 +276,11 @@ def listed_score(notes: dict[str, Any], card: str) -> str:
     if isinstance(notes["test"], str):
         return str(notes["test"])
     if "half" in notes:
-        return f"{notes['half']}, which chose it"
+        return f"{notes['half']}{SELECTED}"
     found = re.search(r"^(.*), [\d,]+ rows \((\w+) .*\n\n(?: .*\n)*? +\2 +(\S+)$", card, re.M)
     if found is None:
         return ""
-    return f"{found[2]} {float(found[3]):.4g} on {found[1]}" + (
-        "" if notes["test"] else " (used for checkpoint selection)"
-    )
+    return f"{found[2]} {float(found[3]):.4g} on {found[1]}{'' if notes['test'] else SELECTED}"
 
 
 def rewrite_cards(home: Path = HOME, notes: Path = NOTES) -> None:

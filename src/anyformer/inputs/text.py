@@ -20,21 +20,22 @@ from anyformer.forward_context import ForwardContext, to_bool_mask
 from anyformer.inputs.base import Input
 
 
-class Embedding(nn.Module):
+class Embedding(nn.Embedding):
     """Embedding table; the padding id, if any, gets no gradient."""
 
     def __init__(self, n: int, width: int, padding: int | None = None) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(n, width))
-        self.padding = padding if padding is not None and -n <= padding < n else None  # outside of a reduced table
+        inside = padding is not None and -n <= padding < n  # it may lie outside of a reduced table
+        super().__init__(n, width, padding_idx=padding if inside else None)
+
+    def reset_parameters(self) -> None:
+        """Draw weights as nn.Embedding does. Models are built on the meta device, and drawn by `initialize`."""
+        if not self.weight.is_meta:
+            super().reset_parameters()
 
     def reset(self, std: float) -> None:
         nn.init.normal_(self.weight, std=std)
-        if self.padding is not None:
-            self.weight.data[self.padding].zero_()
-
-    def forward(self, ids: Tensor) -> Tensor:
-        return F.embedding(ids, self.weight, padding_idx=self.padding)
+        if self.padding_idx is not None:
+            self.weight.data[self.padding_idx].zero_()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,6 +15,7 @@ from anyformer import registry
 from anyformer.config import Settings
 from anyformer.errors import ConfigError, nearest
 from anyformer.registry import Family, Recipe, recipe, register
+from anyformer.upgrades import FIELDS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,6 +150,34 @@ def test_an_unknown_recipe_or_override_gets_a_hint() -> None:
         af.build("gpt2-tiny", n_layer=3)
     with pytest.raises(ConfigError, match=r"GPT2Config\.n_layers is '3'"):
         af.build("gpt2-tiny", n_layers="3")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "overrides", "today"),
+    [
+        ("beit-tiny", {"gain": 0.1}, "layer_scale"),
+        ("beit-tiny", {"helper": True}, "auxiliary"),
+        ("perceiver-tiny", {"n_rounds": 2}, "n_repeats"),
+        ("joints-96", {}, "keypoint-detr-96"),
+        ("joints-tiny", {}, "keypoint-detr-tiny"),
+    ],
+)
+def test_an_old_name_is_an_error_with_the_name_of_today(recipe: str, overrides: dict[str, Any], today: str) -> None:
+    with pytest.raises(ConfigError, match=f'"{next(iter(overrides), recipe)}" .*"{today}"'):
+        af.build(recipe, **overrides)
+
+
+def test_no_old_name_is_the_name_of_a_field() -> None:
+    """Otherwise a setting given under its name of today would be taken for another."""
+    kinds = {kind.__name__: kind for kind in subclasses(Settings)}
+    for name in FIELDS.keys() & kinds.keys():
+        assert not FIELDS[name].keys() & set(kinds[name].field_names())
+        assert set(FIELDS[name].values()) <= set(kinds[name].field_names())
+
+
+def subclasses(kind: type[Settings]) -> Iterator[type[Settings]]:
+    for found in kind.__subclasses__():
+        yield from (found, *subclasses(found))
 
 
 def test_a_name_is_registered_once(monkeypatch: pytest.MonkeyPatch) -> None:

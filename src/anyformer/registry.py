@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -18,6 +18,7 @@ from anyformer.config import Settings
 from anyformer.core.init import InitConfig, initialize, materialize
 from anyformer.errors import ConfigError, nearest
 from anyformer.model import Model
+from anyformer.upgrades import renamed, upgrade_recipe
 
 
 @dataclass(frozen=True)
@@ -75,19 +76,28 @@ def recipes() -> list[str]:
     return sorted(RECIPES)
 
 
+def name_hint(name: str, known: Collection[str]) -> str:
+    """The hint for a name that is not known: today's name of one that was renamed, or else the most similar name."""
+    today = upgrade_recipe(name)
+    return renamed(name, today) if today in known else nearest(name, known)
+
+
+def _hint_or_list(name: str, known: Collection[str]) -> str:
+    hint = name_hint(name, known)
+    return hint if upgrade_recipe(name) in known else f"{hint} There are: {', '.join(sorted(known))}."
+
+
 def recipe(name: str) -> Recipe:
     load_recipes()
     if name not in RECIPES:
-        raise ConfigError(f'There is no recipe "{name}".{nearest(name, RECIPES)} There are: {", ".join(recipes())}.')
+        raise ConfigError(f'There is no recipe "{name}".{_hint_or_list(name, RECIPES)}')
     return RECIPES[name]
 
 
 def family(name: str) -> Family:
     load_recipes()
     if name not in FAMILIES:
-        raise ConfigError(
-            f'There is no family "{name}".{nearest(name, FAMILIES)} There are: {", ".join(sorted(FAMILIES))}.'
-        )
+        raise ConfigError(f'There is no family "{name}".{_hint_or_list(name, FAMILIES)}')
     return FAMILIES[name]
 
 

@@ -104,6 +104,7 @@ VALUES: Mapping[str, Mapping[str, Mapping[str, str]]] = {
     "RopeConfig": {"rope_type": {"blend": "llama3"}},
 }
 
+# Old name of a family -> today's name. Names of recipes begin with that of their family.
 FAMILIES: Mapping[str, str] = {"joints": "keypoint-detr"}
 
 
@@ -115,10 +116,23 @@ def fields_of(cls: type) -> dict[str, str]:
 def upgrade(cls: type, saved: Mapping[str, Any]) -> dict[str, Any]:
     """What was saved of an object of a class, under today's names."""
     names = fields_of(cls)
-    values = {name: values for base in cls.__mro__ for name, values in VALUES.get(base.__name__, {}).items()}
     renamed = {names.get(name, name): value for name, value in saved.items()}
-    return {name: _lookup(values.get(name, {}), value) for name, value in renamed.items()}
+    return {name: upgrade_value(cls, name, value) for name, value in renamed.items()}
 
 
-def _lookup(values: Mapping[str, str], value: Any) -> Any:
-    return values.get(value, value) if isinstance(value, str) else value
+def upgrade_value(cls: type, name: str, value: Any) -> Any:
+    """Today's value of a field. Values that were not renamed are returned as they are."""
+    for base in cls.__mro__ if isinstance(value, str) else ():
+        value = VALUES.get(base.__name__, {}).get(name, {}).get(value, value)
+    return value
+
+
+def upgrade_recipe(name: str) -> str:
+    """Today's name of a recipe (or family).  upgrade_recipe("joints-96") -> "keypoint-detr-96"."""
+    family, dash, size = name.partition("-")
+    return f"{FAMILIES.get(family, family)}{dash}{size}"
+
+
+def renamed(old: str, new: str) -> str:
+    """The hint of an error message for an old name: empty if the name was not changed."""
+    return f' "{old}" was renamed to "{new}".' if new != old else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -11,8 +12,19 @@ import pytest
 
 import anyformer as af
 from anyformer.config import Settings, parse
-from anyformer.training.dotted_keys import flatten, parse_assignments, read_config, resolve, show, task_options
+from anyformer.data.settings import DataSettings
+from anyformer.tasks.classify_text import ClassifyOptions
+from anyformer.training.dotted_keys import (
+    flatten,
+    parse_assignments,
+    read_config,
+    resolve,
+    show,
+    task_options,
+    upgrade_resumed,
+)
 from anyformer.training.settings import TrainSettings
+from anyformer.upgrades import FIELDS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +108,45 @@ def test_slips_are_said_with_the_nearest(given: dict[str, Any], says: str) -> No
     with pytest.raises(af.ConfigError) as error:
         resolve(SECTIONS, given)
     assert says in str(error.value)
+
+
+OLD: dict[str, Settings] = {"train": TrainSettings(), "data": DataSettings(), "task": ClassifyOptions()}
+
+
+@pytest.mark.parametrize(
+    ("key", "today"),
+    [
+        *((f"train.{old}", f"train.{new}") for old, new in FIELDS["TrainSettings"].items()),
+        ("data.share", "data.fraction"),
+        ("task.agree", "task.r_drop"),
+        ("keep", "train.keep_checkpoints"),
+    ],
+)
+def test_an_old_name_of_a_setting_is_an_error_with_the_name_of_today(key: str, today: str) -> None:
+    with pytest.raises(af.ConfigError, match=f'"{key}" .*"{re.escape(today)}"'):
+        resolve(OLD, {key: "2"})
+
+
+def test_an_old_value_of_a_setting_is_an_error_with_the_value_of_today() -> None:
+    with pytest.raises(af.ConfigError, match=r'task\.problem .*"classes" .*"classification"'):
+        resolve(OLD, {"task.problem": "classes"})
+
+
+@pytest.mark.parametrize(
+    ("given", "today"),
+    [
+        ({"train.keep": "2"}, {"train.keep_checkpoints": "2"}),
+        ({"keep": 2}, {"train.keep_checkpoints": 2}),
+        ({"train": {"keep": 2, "lr": 0.1}}, {"train.keep_checkpoints": 2, "train.lr": 0.1}),
+        ({"task.problem": "classes"}, {"task.problem": "classification"}),
+        ({"problem": "number"}, {"problem": "number"}),  # not what the run saved
+        ({"train.clip": 1}, {"train.clip": 1}),  # nothing of that name was saved
+        ({"train.keep_checkpoints": 2}, {"train.keep_checkpoints": 2}),
+    ],
+)
+def test_old_names_continue_the_run_that_saved_them(given: dict[str, Any], today: dict[str, Any]) -> None:
+    saved = {"train.keep": 2, "train.lr": 0.1, "task.problem": "classes"}
+    assert upgrade_resumed(OLD, given, saved) == today
 
 
 def test_assignments() -> None:

@@ -10,8 +10,17 @@ from typing import Any
 import pytest
 
 import anyformer as af
+from anyformer.tasks.classify_text import ClassifyOptions
 from anyformer.training.dotted_keys import flatten
-from anyformer.training.run_folder import RECORD, check_folder, check_same, run_id, saved_schedule, start_run_folder
+from anyformer.training.run_folder import (
+    RECORD,
+    check_folder,
+    check_same,
+    run_id,
+    saved_recipe,
+    saved_schedule,
+    start_run_folder,
+)
 from anyformer.training.settings import TrainSettings
 from anyformer.upgrades import FIELDS
 
@@ -69,3 +78,20 @@ def test_settings_that_came_with_a_later_version_or_have_another_name_now(tmp_pa
     assert saved_schedule(tmp_path)["train.warmup_steps"] == 7
     with pytest.raises(af.ConfigError, match=r"train\.warmup_steps=7"):
         check_same(tmp_path, {"train": replace(train, warmup_steps=8)}, {})
+
+
+def test_a_run_with_old_values_continues(tmp_path: Path) -> None:
+    start_run_folder(tmp_path, {"task.problem": "classes"}, {})
+    check_same(tmp_path, {"task": ClassifyOptions(problem="classification")}, {})
+    with pytest.raises(af.ConfigError, match=r"task\.problem='classification'"):
+        check_same(tmp_path, {"task": ClassifyOptions(problem="regression")}, {})
+
+
+def test_an_old_recipe_continues_only_the_run_that_began_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["anyformer", "train", "pose", "--recipe", "joints-96"])
+    start_run_folder(tmp_path, {}, {})
+    assert saved_recipe(tmp_path, "joints-96") == "keypoint-detr-96"
+    assert saved_recipe(tmp_path, "joints-tiny") == "joints-tiny"
+    assert saved_recipe(tmp_path, "vit-tiny") == "vit-tiny"

@@ -20,7 +20,7 @@ from anyformer.checkpoints.resize import select_vocabulary
 from anyformer.config import Settings
 from anyformer.core.init import materialize
 from anyformer.core.positions import LearnedPositions
-from anyformer.errors import ConfigError, FolderError, nearest
+from anyformer.errors import ConfigError, FolderError
 from anyformer.inputs.replaced_tokens import ReplacedTokensInput
 from anyformer.inputs.text import TextInput
 from anyformer.model import Model, Stage
@@ -37,7 +37,7 @@ def find_source(given: str | PathLike[str]) -> str:
         return str(path)
     found = pretrained.find(str(given))
     if found is None:
-        hint = nearest(str(given), [*names, *(model.name for model in pretrained.models())])
+        hint = registry.name_hint(str(given), [*names, *(model.name for model in pretrained.models())])
         raise ConfigError(f'There is no recipe and no folder "{given}".{hint}')
     return str(found.open())
 

@@ -30,6 +30,7 @@ from anyformer.training.dotted_keys import flatten, upgrade_keys
 from anyformer.training.report import METRICS, REPORT
 from anyformer.training.settings import FREE, TrainSettings
 from anyformer.training.tensorboard import FOLDER as TENSORBOARD
+from anyformer.upgrades import upgrade_recipe
 from anyformer.version import __version__
 
 RECORD, START, LOCK = "train.json", "start", ".lock"
@@ -161,10 +162,21 @@ def versions() -> dict[str, str]:
     return found
 
 
+def saved_settings(folder: Path) -> dict[str, Any]:
+    """Every setting that a run was begun with, as it was saved: under the names and values of that time."""
+    return dict(_record(folder).get("settings", {}))
+
+
+def saved_recipe(folder: Path, name: str) -> str:
+    """Today's name of the recipe of a run that is continued. An old name is accepted only if the run began with it."""
+    command = str(_record(folder).get("command", ""))
+    return upgrade_recipe(name) if name in re.findall(r"[\w.-]+", command) else name
+
+
 def saved_schedule(folder: Path) -> dict[str, Any]:
     """The train.* settings that a run was begun with."""
     train = {"train": TrainSettings()}
-    saved = upgrade_keys(train, _record(folder).get("settings", {}))
+    saved = upgrade_keys(train, saved_settings(folder))
     return {key: value for key, value in saved.items() if key in flatten(train)}
 
 

@@ -104,6 +104,9 @@ VALUES: Mapping[str, Mapping[str, Mapping[str, str]]] = {
     "RopeConfig": {"rope_type": {"blend": "llama3"}},
 }
 
+# Old name of a task's column, as data.columns gives it -> today's name.
+COLUMNS: Mapping[str, str] = {"sound": "audio"}
+
 # Old name of a family -> today's name. Names of recipes begin with that of their family.
 FAMILIES: Mapping[str, str] = {"joints": "keypoint-detr"}
 
@@ -122,9 +125,17 @@ def upgrade(cls: type, saved: Mapping[str, Any]) -> dict[str, Any]:
 
 def upgrade_value(cls: type, name: str, value: Any) -> Any:
     """Today's value of a field. Values that were not renamed are returned as they are."""
+    if (cls.__name__, name) == ("DataSettings", "columns") and isinstance(value, str):
+        return upgrade_columns(value)
     for base in cls.__mro__ if isinstance(value, str) else ():
         value = VALUES.get(base.__name__, {}).get(name, {}).get(value, value)
     return value
+
+
+def upgrade_columns(text: str) -> str:
+    """Today's form of data.columns.  upgrade_columns("sound=clip,label=2") -> "audio=clip,label=2"."""
+    pairs = [part.partition("=") for part in text.split(",")]
+    return ",".join(f"{COLUMNS.get(name.strip(), name)}{sign}{value}" for name, sign, value in pairs)
 
 
 def upgrade_recipe(name: str) -> str:

@@ -140,7 +140,7 @@ def test_of_pictures(name: str, recipe: str, tmp_path: Path) -> None:
 
 
 def test_of_speech() -> None:
-    rows = listed({"sound": tone(440), "text": "a cat"}, {"sound": tone(880), "text": "a dog"})
+    rows = listed({"audio": tone(440), "text": "a cat"}, {"audio": tone(880), "text": "a dog"})
     task = begin("transcribe", "whisper-toy", rows, vocab_size=290)
     task.model.eval()
     with pytest.raises(af.InputError, match="one answer a sound"):

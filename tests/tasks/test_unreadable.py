@@ -27,7 +27,7 @@ BAD = (0, 3, 5)  # the first, the last, and one in between
 FILES = {
     "image": ImageFile.of(b"no image at all", "bad.png"),
     "mask": ImageFile.of(b"no image at all", "bad.png"),
-    "sound": Audio("bad.wav", lambda: b"RIFFxxxx"),
+    "audio": Audio("bad.wav", lambda: b"RIFFxxxx"),
     "clip": Clip.array(np.zeros((0, 4, 4, 3), dtype=np.uint8), "bad.npz"),
 }
 OF_FILES = [name for name in TASKS if find(name).reads == "files"]
@@ -50,7 +50,7 @@ class Case:
 
     @property
     def column(self) -> str:
-        return next(name for name in ("image", "sound", "clip") if name in self.rows[0])
+        return next(name for name in ("image", "audio", "clip") if name in self.rows[0])
 
 
 def make(name: str, folder: Path) -> Case:
@@ -105,9 +105,9 @@ def test_training_goes_on_with_the_rows_that_there_are(tmp_path: Path, capsys: p
 def test_an_input_to_answer_is_not_skipped(tmp_path: Path) -> None:
     """Whoever asks about a file gets an answer about that file, or an error."""
     case = make("classify-audio", tmp_path)
-    good = case.rows[0]["sound"]
+    good = case.rows[0]["audio"]
     with pytest.raises(af.Error, match=r"bad\.wav"):
-        case.task([good, FILES["sound"], good])
+        case.task([good, FILES["audio"], good])
 
 
 def test_eval_says_so_at_the_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

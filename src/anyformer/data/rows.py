@@ -19,6 +19,7 @@ from anyformer.data.cache import cache_folder
 from anyformer.data.files import Paths, data_suffix, expand, reading
 from anyformer.data.tables.formats import READERS, SUFFIXES, Part, ReadOptions, Row
 from anyformer.errors import ConfigError, DataError, InputError, nearest
+from anyformer.upgrades import COLUMNS
 
 T = TypeVar("T")
 
@@ -186,7 +187,7 @@ class RenamedRows(Rows):
         self.rows, self.names = rows, names
         self.columns, self.path, self.kind, self.metadata = tuple(names), rows.path, rows.kind, rows.metadata
         self.has_files = rows.has_files
-        self.fingerprint = _digest([rows.fingerprint, repr(sorted(names.items()))])
+        self.fingerprint = _digest([rows.fingerprint, repr(sorted(_saved_names(names)))])
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -204,6 +205,13 @@ class RenamedRows(Rows):
 
     def location(self, i: int) -> str:
         return self.rows.location(i)
+
+
+def _saved_names(names: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The pairs of names that fingerprints are made of: columns under the names that saved runs have for them."""
+    saved = {new: old for old, new in COLUMNS.items()}
+    for ours, theirs in names.items():
+        yield saved.get(ours, ours), saved[ours] if ours in saved and theirs == ours else theirs
 
 
 class ListRows(Rows):

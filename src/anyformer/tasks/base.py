@@ -32,7 +32,7 @@ from anyformer.data.settings import DataSettings, TokenizerSettings, parse_pairs
 from anyformer.data.tables.formats import Row
 from anyformer.errors import ConfigError, DataError, InputError, nearest, presentable
 from anyformer.model import Model
-from anyformer.upgrades import upgrade
+from anyformer.upgrades import COLUMNS, renamed, upgrade
 
 Batch = dict[str, Tensor]
 Metrics = dict[str, float | str]
@@ -397,7 +397,9 @@ def fit(rows: Rows, columns: Sequence[Column], chosen: Mapping[str, str], task: 
     known = [column.name for column in columns]
     for name in chosen:
         if name not in known:
-            raise DataError(f'data.columns names "{name}"; {task} has {", ".join(known)}.')
+            today = COLUMNS.get(name, name)
+            hint = renamed(name, today) if today in known else nearest(name, known)
+            raise DataError(f'data.columns names "{name}"; {task} has {", ".join(known)}.{hint}')
     lower = {column.lower(): column for column in rows.columns}
     found: dict[str, str] = dict(chosen)
     for column in columns:

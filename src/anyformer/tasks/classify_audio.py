@@ -49,11 +49,11 @@ class ClassifyAudioOptions(Options):
 class ClassifyAudio(LabelledTask):
     name = "classify-audio"
     about = "a class for a sound"
-    columns = (Column("sound", ("audio", "file", "path")), Column("label", LABELS))
+    columns = (Column("audio", ("sound", "file", "path")), Column("label", LABELS))
     options_class = ClassifyAudioOptions
     settings: ClassifyAudioOptions
     heads = ("classify", "classify-audio")
-    column = "sound"
+    column = "audio"
     steady = True
     wanted = "an encoder of sounds that can have a head for classes, such as ast-small"
 
@@ -74,7 +74,7 @@ class ClassifyAudio(LabelledTask):
         return find_extractor(model, rows)
 
     def features(self, row: Row) -> dict[str, Any]:
-        return {self.reader.field: extract_features(self.reader, row["sound"]).numpy()}
+        return {self.reader.field: extract_features(self.reader, row["audio"]).numpy()}
 
     def ready(self, batch: Batch, generator: Generator | None) -> Batch:
         if generator is None:
@@ -123,6 +123,6 @@ def find_extractor(model: Model, rows: Rows | None) -> AudioFeatureExtractor:
         return extractor
     plain = extractor.replace(do_normalize=False)
     step = max(len(rows) // MEASURED, 1)
-    heard = torch.stack([extract_features(plain, rows[i]["sound"]) for i in range(0, len(rows), step)])
+    heard = torch.stack([extract_features(plain, rows[i]["audio"]) for i in range(0, len(rows), step)])
     real = heard[heard.abs().sum(dim=2) > 0]  # frames of sound, without what rows are filled up with
     return extractor.replace(mean=float(real.mean()), std=float(real.std().clamp(min=1e-3)))

@@ -15,6 +15,7 @@ from anyformer.data.tables.formats import SUFFIXES, json_rows, parse_json, text_
 from anyformer.data.unpack import content
 from anyformer.errors import DataError, InputError
 from anyformer.tasks.base import Task, column_names, spell_header
+from anyformer.upgrades import upgrade_columns
 
 TABLES = ("tsv", "csv", "jsonl", "parquet")
 
@@ -38,7 +39,7 @@ def find_rows(kind: type[Task], path: str, columns: str, folder: Mapping[str, An
         return _questions(kind, path, DataSettings(columns=columns))
     header = folder.get("header")
     known: tuple[str, ...] = ()
-    if learned := parse_pairs(folder.get("columns", ""), "data.columns"):
+    if learned := parse_pairs(upgrade_columns(folder.get("columns", "")), "data.columns"):
         with suppress(DataError):  # COCO's files have no columns
             known = read(path, header=header, names=column_names(kind.columns)).columns
     pairs = [f"{ours}={theirs}" for ours, theirs in learned.items() if theirs in known]

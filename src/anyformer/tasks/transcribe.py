@@ -89,7 +89,7 @@ class Transcribe(DecodedTask, WritingTask):
     fills = MappingProxyType({"labels": IGNORED})
     about = "speech into text"
     columns = (
-        Column("sound", ("audio", "file", "path")),
+        Column("audio", ("sound", "file", "path")),
         Column("text", ("sentence", "transcript", "transcription", "words", "target")),
     )
     format = "tsv"
@@ -141,7 +141,7 @@ class Transcribe(DecodedTask, WritingTask):
     # Rows to loss.
 
     def example(self, row: Row) -> Example:
-        return {"input_features": extract_features(self.extractor, row["sound"]).numpy(), "labels": self.target(row)}
+        return {"input_features": extract_features(self.extractor, row["audio"]).numpy(), "labels": self.target(row)}
 
     def target(self, row: Row) -> list[int]:
         """What follows the start token: the language and the task, where the model has tokens for them, the words, and
@@ -190,7 +190,7 @@ class Transcribe(DecodedTask, WritingTask):
                 numbers += some.tolist()
         options = {"language": self.settings.language} if self.settings.language else {}
         heard = [rows[i] for i in sorted(numbers)]
-        said = self.write([row["sound"] for row in heard], options, progress)
+        said = self.write([row["audio"] for row in heard], options, progress)
         wanted = [text_of(row["text"], "text") for row in heard]
         scores = cer_and_wer([str(one) for one in said], wanted, lowercase=self.settings.lowercase)
         return {**scores, "loss": total.mean, **self.skipped()}

@@ -85,7 +85,7 @@ def test_a_hugging_face_folder_is_honoured(tmp_path: Path) -> None:
 
 
 def write_folders(folder: Path, n: int = 24) -> None:
-    for i, (label, pixels) in enumerate(files.labelled(n)):
+    for i, (label, pixels) in enumerate(files.labeled(n)):
         (folder / label).mkdir(parents=True, exist_ok=True)
         (folder / label / f"{i}.png").write_bytes(files.encode(pixels))
 
@@ -93,7 +93,7 @@ def write_folders(folder: Path, n: int = 24) -> None:
 def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Folders of classes to train on, a zip with a TSV to measure on, a file to run on, and an image of it."""
     write_folders(tmp_path / "train")
-    rows = files.labelled(9)
+    rows = files.labeled(9)
     (tmp_path / "p.zip").write_bytes(files.zipped({f"{i}.png": files.encode(one) for i, (_, one) in enumerate(rows)}))
     (tmp_path / "x.tsv").write_text(
         "file\tclass\n" + "".join(f"{i}.png\t{label}\n" for i, (label, _) in enumerate(rows))

@@ -221,18 +221,18 @@ def test_electra(rows: Rows, tmp_path: Path) -> None:
     task.save(tmp_path / "x")
     doubts = af.task("electra", tmp_path / "x")("the cat number 3 sat on mat 3")
     assert len(doubts.pieces) == len(doubts.scores) >= 8 and "cat" in str(doubts)
-    labelled = find("classify-text").fit(read_table(tmp_path))
+    labeled = find("classify-text").fit(read_table(tmp_path))
     sketched = load_meta_for(
         tmp_path / "x", find("classify-text").fits
     )  # what `anyformer train` looks at before it loads
     assert sketched.family == "electra" and sketched.device.type == "meta"
-    fine = begin("classify-text", tmp_path / "x", labelled)
+    fine = begin("classify-text", tmp_path / "x", labeled)
     ours, theirs = task.model.state_dict(), fine.model.state_dict()
     assert torch.equal(
         theirs["stages.encoder.inputs.words.weight"], ours["stages.discriminator.inputs.text.words.weight"]
     )
-    learn(fine, labelled, 60)
-    assert fine.evaluate(labelled)["accuracy"] == 1.0
+    learn(fine, labeled, 60)
+    assert fine.evaluate(labeled)["accuracy"] == 1.0
 
 
 def read_table(folder: Path) -> Rows:

@@ -36,7 +36,7 @@ def mask_of(i: int, label: str) -> Any:
 
 def with_masks(folder: Path, n: int = 12, encode: Any = pictures.encode) -> Path:
     """A COCO json whose images have masks, but for the last; the classes named beside it."""
-    rows = pictures.labelled(n)
+    rows = pictures.labeled(n)
     pixels = {f"{i}.png": pictures.encode(picture) for i, (_, picture) in enumerate(rows)}
     masks = {f"{i}_mask.png": encode(mask_of(i, label)) for i, (label, _) in enumerate(rows)}
     images = [{"id": i, "file_name": f"{i}.png", "semantic_mask": f"{i}_mask.png"} for i in range(n)]
@@ -55,7 +55,7 @@ def begin(data: Path, recipe: str = "segmenter-tiny", labels: str = "", **option
 
 
 def test_masks_and_their_classes(tmp_path: Path) -> None:
-    """Ids become places among the names; what is unlabelled does not count; an image without a mask is left out."""
+    """Ids become places among the names; unlabeled pixels do not count; an image without a mask is left out."""
     data = with_masks(tmp_path)
     task, rows = begin(data), Segment.read(data)
     assert len(rows) == 11
@@ -139,7 +139,7 @@ def test_figures_at_the_masks_own_size(tmp_path: Path) -> None:
         task.model.heads["mask"].norm.weight.zero_()
         task.model.heads["mask"].norm.bias.copy_(torch.tensor([5.0, 0, 0, 0]))
     figures = task.evaluate(rows)
-    whole = np.stack([mask_of(i, label) for i, (label, _) in enumerate(pictures.labelled(12)[:11])])
+    whole = np.stack([mask_of(i, label) for i, (label, _) in enumerate(pictures.labeled(12)[:11])])
     share = (whole == 1).sum() / (whole != 0).sum()
     assert figures["pixel_accuracy"] == pytest.approx(share) and figures["mean_iou"] == pytest.approx(share / 4)
 

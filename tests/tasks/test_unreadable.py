@@ -113,7 +113,7 @@ def test_an_input_to_answer_is_not_skipped(tmp_path: Path) -> None:
 def test_eval_says_so_at_the_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     case = make("classify-image", tmp_path)
     case.task.save(tmp_path / "m")
-    for i, (label, pixels) in enumerate(files.labelled(6)):
+    for i, (label, pixels) in enumerate(files.labeled(6)):
         (tmp_path / "d" / label).mkdir(parents=True, exist_ok=True)
         content = b"\x89PNG\r\n\x1a\nnothing" if i in BAD else files.encode(pixels)
         (tmp_path / "d" / label / f"{i}.png").write_bytes(content)

@@ -24,7 +24,7 @@ from anyformer.data.tables.formats import Row
 from anyformer.errors import Error
 from anyformer.model import Model
 from anyformer.tasks.base import Batch, Column, Options
-from anyformer.tasks.labelled import LabelledTask
+from anyformer.tasks.labeled import LabeledTask
 from anyformer.tasks.schedule_presets import schedule_for
 
 MEASURED = 256  # sounds whose mean loudness and its spread stand for all
@@ -46,7 +46,7 @@ class ClassifyAudioOptions(Options):
     augment: SpecAugmentSettings = SpecAugmentSettings()
 
 
-class ClassifyAudio(LabelledTask):
+class ClassifyAudio(LabeledTask):
     name = "classify-audio"
     about = "a class for a sound"
     columns = (Column("audio", ("sound", "file", "path")), Column("label", LABELS))

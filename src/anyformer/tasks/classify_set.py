@@ -33,7 +33,7 @@ from anyformer.jsonfile import parse_json, parse_object
 from anyformer.model import Model
 from anyformer.schema import check_value
 from anyformer.tasks.base import DEFAULT_SETUP, Batch, Column, listing
-from anyformer.tasks.labelled import LabelledTask
+from anyformer.tasks.labeled import LabeledTask
 from anyformer.tasks.schedule_presets import schedule_for
 
 FILE = "preprocessor_config.json"
@@ -144,7 +144,7 @@ class SetReader(Settings):
 READERS: dict[str, type[TableReader] | type[SetReader]] = {"table": TableReader, "set": SetReader}
 
 
-class ClassifySet(LabelledTask):
+class ClassifySet(LabeledTask):
     name = "classify-set"
     about = "a class for a set of points, or for a row of a table"
     columns = (Column("set"), Column("label", LABELS))
@@ -170,7 +170,7 @@ class ClassifySet(LabelledTask):
     def read(cls, paths: Paths, data: DataSettings = DEFAULT_SETUP.data) -> Rows:
         label = parse_pairs(data.columns, "data.columns")
         parts = [
-            read_sets(path) if path.suffix.lower() == ".npz" else _labelled(cls.open(path, data), label)
+            read_sets(path) if path.suffix.lower() == ".npz" else _labeled(cls.open(path, data), label)
             for path in expand_paths(paths)
         ]
         return parts[0] if len(parts) == 1 else JoinedImageRows(parts)
@@ -242,7 +242,7 @@ def reads_tables(config: Settings) -> bool:
     return "n_numbers" in config.field_names()
 
 
-def _labelled(rows: Rows, chosen: Mapping[str, str]) -> Rows:
+def _labeled(rows: Rows, chosen: Mapping[str, str]) -> Rows:
     """Every column but the label's describes the row."""
     label = _label_column(rows, chosen)
     if label is None:

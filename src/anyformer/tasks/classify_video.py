@@ -21,7 +21,7 @@ from anyformer.data.tables.formats import Row
 from anyformer.data.video.clips import Clip, read_clips
 from anyformer.model import Model
 from anyformer.tasks.base import Batch, Column, Options
-from anyformer.tasks.labelled import LabelledTask
+from anyformer.tasks.labeled import LabeledTask
 from anyformer.tasks.schedule_presets import schedule_for
 
 
@@ -66,7 +66,7 @@ class ClipReader:
         return {FILE: self.processor.write()}
 
 
-class ClassifyVideo(LabelledTask):
+class ClassifyVideo(LabeledTask):
     name = "classify-video"
     about = "a class for a clip"
     columns = (

@@ -50,7 +50,7 @@ from anyformer.tasks.text import as_list, token_loss
 
 SEEN = 2000  # images whose colors a palette is made of
 PIXELS = 200_000  # and how many pixels of them
-GREY = 128  # what is not given, in the drawing
+GRAY = 128  # what is not given, in the drawing
 AT_ONCE = 2**16  # tokens that are evaluated at once
 
 Pixels = NDArray[np.uint8]
@@ -263,7 +263,7 @@ class CompleteImage(PictureTask):
         shown = _arrays(self.codes.decode(torch.cat([tokens[None], made])))
         rows = n * self.codes.size[0] // self.codes.length
         given = shown[0].copy()
-        given[rows:] = GREY
+        given[rows:] = GRAY
         return Completion(
             name, tuple(shown[1:]), given, shown[0], (rows, self.codes.size[0]), bits, self.codes.metric_name
         )

@@ -29,7 +29,7 @@ from anyformer.tasks.base import Batch, Column, Loss, Metrics, Progress, answeri
 from anyformer.tasks.picture import ImageOptions, PictureTask, takes_images
 from anyformer.tasks.schedule_presets import schedule_for
 
-GREY = 128  # of 255: where a patch is hidden
+GRAY = 128  # of 255: where a patch is hidden
 
 
 @dataclass(frozen=True)
@@ -115,8 +115,8 @@ class Reconstruct(PictureTask):
         pixels = pixels[:, :, : made.shape[2], : made.shape[3]]  # what no patch covers is not shown
         grid = (made.shape[2] // self.head.patch_size[0], made.shape[3] // self.head.patch_size[1])
         hidden = torch.nn.functional.interpolate(mask.float().view(-1, 1, *grid), size=made.shape[2:]) > 0
-        grey = self.processor.normalize(torch.full_like(pixels, GREY))["pixel_values"]
-        seen = torch.where(hidden, grey, pixels)
+        gray = self.processor.normalize(torch.full_like(pixels, GRAY))["pixel_values"]
+        seen = torch.where(hidden, gray, pixels)
         shown = [self.processor.denormalize(one)[0].permute(1, 2, 0).cpu().numpy() for one in (seen, made, pixels)]
         images = [pillow().Image.fromarray(one.squeeze(-1) if one.shape[-1] == 1 else one) for one in shown]
         return draw.side_by_side(images, ["seen", "made of it", "the image"])

@@ -182,7 +182,7 @@ class Segment(PictureTask):
         most = max(*self.ids, IGNORED_CLASS)
         table = np.full(most + 2, -1, dtype=np.int64)  # its last: whatever is no class
         table[list(self.ids)] = np.arange(len(self.ids))
-        for number in (0, IGNORED_CLASS):  # unlabelled, where no class is called so
+        for number in (0, IGNORED_CLASS):  # unlabeled, unless a class has that name
             table[number] = self.ignore if table[number] < 0 else table[number]
         made = table[np.clip(values, -1, most + 1)]
         if made.size and int(made.min()) < 0:

@@ -67,14 +67,14 @@ def read_audio(
     (default: detected automatically)."""
     found = expand_paths(paths)
     lists = [path for path in found if path.is_file() and _kind(path) in TABLES]
-    places = [path for path in found if path.is_dir() or path.suffix.lower() == ".zip"]
+    sources = [path for path in found if path.is_dir() or path.suffix.lower() == ".zip"]
     if lists:
-        parts: list[Rows] = [_table(path, places, format, header, [*names, *AUDIO_COLUMNS], audio) for path in lists]
+        parts: list[Rows] = [_table(path, sources, format, header, [*names, *AUDIO_COLUMNS], audio) for path in lists]
     else:
-        parts = [_place(AudioArchive(path)) for path in places]
+        parts = [_place(AudioArchive(path)) for path in sources]
     alone = [path for path in found if path.is_file() and is_audio(str(path))]
     parts += [_files(alone)] if alone else []
-    odd = [path for path in found if path not in (*lists, *places, *alone)]
+    odd = [path for path in found if path not in (*lists, *sources, *alone)]
     if odd or not parts:
         raise DataError(
             f"{(odd or found)[0]} is neither an audio file ({', '.join(SUFFIXES)}) nor a table, folder or zip of them."
@@ -123,7 +123,7 @@ def _files(paths: Sequence[Path]) -> Rows:
 
 def _table(
     path: Path,
-    places: Sequence[Path],
+    sources: Sequence[Path],
     format: str | None,
     header: bool | None,
     names: Sequence[str],
@@ -133,7 +133,7 @@ def _table(
     rows = read(path, format=format, header=header, names=names)
     column = audio if audio is not None else _column(rows)
     rows.require_column(column)
-    searched = [AudioArchive(one) for one in (places or beside(path))]
+    searched = [AudioArchive(one) for one in (sources or beside(path))]
 
     def make(i: int) -> Row:
         row = dict(rows.row(i))

@@ -1,4 +1,4 @@
-"""WAV files: whole numbers of 8 to 32 bits, floats of 32 and 64, any number of channels, any rate."""
+"""WAV files: integers of 8 to 32 bits, floats of 32 and 64, any number of channels, any sampling rate."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from torch import Tensor
 
 from anyformer.errors import UnreadableError
 
-WHOLE, FLOAT, EXTENSIBLE = 1, 3, 0xFFFE  # how samples are coded; the last says it further on
+WHOLE, FLOAT, EXTENSIBLE = 1, 3, 0xFFFE  # format codes; EXTENSIBLE has the code in its extension
 FORMAT_BYTES, EXTENSION_BYTES = 16, 26
-MOST_RATE = 1_000_000  # samples a second; more is a damaged header
-STREAMED = 0xFFFFFFFF  # a size that was not known yet when the header was written
+MOST_RATE = 1_000_000  # Hz; more means a damaged header
+STREAMED = 0xFFFFFFFF  # size in the header of a streamed file
 
 
 @dataclass(frozen=True)

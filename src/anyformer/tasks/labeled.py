@@ -36,7 +36,7 @@ from anyformer.tasks.picture import distinct, head_for, load_model
 from anyformer.tasks.text import as_list, labels_of, softmax_scores, token_loss
 
 
-class LabelledTask(DecodedTask):
+class LabeledTask(DecodedTask):
     """`reader` makes features of a thing and knows under which name (`field`) the model takes them."""
 
     format = "tsv"

@@ -72,7 +72,7 @@ def test_texts_become_values(text: str, hint: Any, value: Any) -> None:
 def test_a_tasks_own_settings_by_their_names() -> None:
     """Only what was given, even where it is the usual; a setting of another section is a mistake that names these."""
     assert task_options(Outer, {"task.seed": "0", "inner.size": "5"}) == {"seed": 0, "inner": Inner(size=5)}
-    with pytest.raises(af.ConfigError, match=r'no setting "train.lr".* There are: task.n_layers, task.inner.kind'):
+    with pytest.raises(af.ConfigError, match=r'"train\.lr".*task\.n_layers, task\.inner\.kind'):
         task_options(Outer, {"train.lr": "3"})
 
 
@@ -93,13 +93,13 @@ def test_keys_reach_their_sections() -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"train.step": "5"}, 'no setting "train.step". Did you mean "train.steps"?'),
+        ({"train.step": "5"}, '"train.step". Did you mean "train.steps"?'),
         ({"n_layer": "5"}, 'Did you mean "model.n_layers"?'),
-        ({"seed": "5"}, "may mean model.seed or train.seed"),
-        ({"train.steps": "many"}, "train.steps is 'many'; it takes a whole number"),
-        ({"train.steps": 2.5}, "train.steps is 2.5; it takes a whole number"),
+        ({"seed": "5"}, "model.seed or train.seed"),
+        ({"train.steps": "many"}, "train.steps is 'many'"),
+        ({"train.steps": 2.5}, "train.steps is 2.5"),
         ({"train.schedule": "cosin"}, "'inverse_sqrt', 'cosine'"),
-        ({"train.steps": "0"}, "steps is 0; it must be 1 or more"),
+        ({"train.steps": "0"}, "steps is 0"),
         ({"train.betas": "0.9"}, "two numbers"),
         ({"train": {"stepz": 1}}, 'Did you mean "train.steps"?'),
     ],
@@ -172,10 +172,10 @@ def test_files_and_what_is_shown_are_the_same_settings(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
-        ("a.json", '{"a": 1,\n}', "a.json, line 2, is not valid JSON"),
-        ("a.yaml", "a: 1\nb: [", "a.yaml, line 2, is not valid YAML"),
-        ("a.yaml", "just words", "must hold settings"),
-        ("a.yaml", None, "cannot be read: No such file"),
+        ("a.json", '{"a": 1,\n}', "a.json, line 2, .*JSON"),
+        ("a.yaml", "a: 1\nb: [", "a.yaml, line 2, .*YAML"),
+        ("a.yaml", "just words", r"a\.yaml .*train\.steps"),
+        ("a.yaml", None, r"a\.yaml .*No such file"),
     ],
 )
 def test_bad_files(tmp_path: Path, name: str, text: str | None, says: str) -> None:

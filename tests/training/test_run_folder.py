@@ -29,7 +29,7 @@ def test_a_folder_that_holds_something_is_refused(tmp_path: Path) -> None:
     check_folder(tmp_path / "new" / "deeper", resume=False)
     assert not (tmp_path / "new").exists(), "checking writes nothing"
     (tmp_path / "file").write_text("")
-    with pytest.raises(af.FolderError, match="is a file"):
+    with pytest.raises(af.FolderError, match="/file is a file"):
         check_folder(tmp_path / "file", resume=False)
     with pytest.raises(af.FolderError, match="not empty"):
         check_folder(tmp_path, resume=False)
@@ -38,7 +38,7 @@ def test_a_folder_that_holds_something_is_refused(tmp_path: Path) -> None:
     assert not check_folder(tmp_path / "new", resume=True), "nothing to continue: it is started"
     start_run_folder(tmp_path / "run", {}, {})
     assert check_folder(tmp_path / "run", resume=True)
-    with pytest.raises(af.FolderError, match="holds a run already: add --resume"):
+    with pytest.raises(af.FolderError, match=r"/run .*--resume"):
         check_folder(tmp_path / "run", resume=False)
 
 
@@ -51,7 +51,7 @@ def test_what_a_run_was_begun_with(tmp_path: Path) -> None:
     assert record["command"]
     check_same(tmp_path, settings, data)
     check_same(tmp_path, {"train": replace(train, steps=99, log_every=1)}, data)
-    with pytest.raises(af.ConfigError, match=r"begun with train\.lr=0\.0005, and now it is 0\.1"):
+    with pytest.raises(af.ConfigError, match=r"train\.lr=0\.0005, .* 0\.1\b"):
         check_same(tmp_path, {"train": replace(train, lr=0.1)}, data)
     with pytest.raises(af.ConfigError, match="data of the run"):
         check_same(tmp_path, settings, {"train": "changed"})

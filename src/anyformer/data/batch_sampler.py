@@ -57,11 +57,11 @@ class LengthGroupedSampler:
 
     def global_batches(self, n: int) -> list[Index]:
         """The rows of every batch of epoch n, of all processes together."""
-        chance = np.random.default_rng((self.seed, n))
-        order = length_sorted_order(self.lengths, chance if self.settings.shuffle else None, self._rows_a_batch)
+        rng = np.random.default_rng((self.seed, n))
+        order = length_sorted_order(self.lengths, rng if self.settings.shuffle else None, self._rows_a_batch)
         batches = [order[start:end] for start, end in self._cuts(order)]
         if self.settings.shuffle:
-            batches = [batches[i] for i in chance.permutation(len(batches))]
+            batches = [batches[i] for i in rng.permutation(len(batches))]
         return batches
 
     @property

@@ -1,4 +1,4 @@
-"""A class for a sound: a spoken word, a bird, a machine that is about to break.
+"""Audio classification: a spoken word, a bird, a machine that is about to break.
 
 classify = af.task("classify-audio", "folder")
 print(classify("yes.wav"))              # yes (0.97)
@@ -33,7 +33,7 @@ LABELS = ("labels", "class", "category", "target", "word", "digit", "speaker_id"
 
 @dataclass(frozen=True, kw_only=True)
 class SpecAugmentSettings(Settings):
-    """What happens to spectrograms while a model learns, as shares of their length and of their mels."""
+    """Random changes of spectrograms during training, as fractions of their length and of their mels."""
 
     time_mask: float = 0.15  # blotted out at most, twice
     mel_mask: float = 0.15
@@ -48,14 +48,14 @@ class ClassifyAudioOptions(Options):
 
 class ClassifyAudio(LabeledTask):
     name = "classify-audio"
-    about = "a class for a sound"
+    about = "a class for an audio file"
     columns = (Column("audio", ("sound", "file", "path")), Column("label", LABELS))
     options_class = ClassifyAudioOptions
     settings: ClassifyAudioOptions
     heads = ("classify", "classify-audio")
     column = "audio"
     steady = True
-    wanted = "an encoder of sounds that can have a head for classes, such as ast-small"
+    wanted = "an audio encoder that supports a classification head, such as ast-small"
 
     @classmethod
     def thing(cls, value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A class for a clip: what is being done, which way something goes.
+"""Video classification: actions, directions of motion.
 
 classify = af.task("classify-video", "folder")
 print(classify("jump.mp4"))             # jumping (0.88)
@@ -45,7 +45,7 @@ class ClassifyVideoOptions(Options):
 
 @dataclass(frozen=True)
 class ClipReader:
-    """So many frames of a clip, each as an image is prepared, one after another."""
+    """A number of frames of a clip, each preprocessed as an image."""
 
     processor: ImageProcessor
     n_frames: int
@@ -77,7 +77,7 @@ class ClassifyVideo(LabeledTask):
     settings: ClassifyVideoOptions
     column = "clip"
     steady = True
-    wanted = "an encoder of clips that can have a head for classes, such as timesformer-base"
+    wanted = "a video encoder that supports a classification head, such as timesformer-base"
 
     @classmethod
     def thing(cls, value: Any) -> Any:

@@ -1,11 +1,11 @@
-"""Images from a few of their patches: how a masked autoencoder learns to see, without labels (He et al. 2022).
+"""Image reconstruction from a few patches: pre-training of masked autoencoders, without labels (He et al. 2022).
 
 reconstruct = af.task("reconstruct", "folder")
 print(reconstruct("cat.jpg"))           # squared error 0.31 in the 48 of 64 patches that were hidden
-reconstruct("cat.jpg").draw()           # what it saw, what it made of it, and the image
+reconstruct("cat.jpg").draw()           # the visible patches, the reconstruction, and the image
 
-The folder then goes on to `anyformer train classify-image --recipe FOLDER`, which takes its encoder further; with
-train.freeze=encoder.* only the new head learns (linear probing).
+Fine-tune the encoder with `anyformer train classify-image --recipe FOLDER`; with train.freeze=encoder.* only the new
+head is trained (linear probing).
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ GRAY = 128  # of 255: where a patch is hidden
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """`error` is the mean squared error of the hidden patches, in the units of the loss. `draw` shows what was seen,
-    what was made of it, and the image."""
+    """`error` is the mean squared error of the hidden patches, in the units of the loss. `draw()` returns the visible
+    patches, the reconstruction, and the image."""
 
     error: float
     hidden: int
@@ -68,9 +68,7 @@ class Reconstruct(PictureTask):
     def __init__(self, model: Model, *more: Any, **options: Any) -> None:
         super().__init__(model, *more, **options)
         if not model.config.to_json()["mask_ratio"]:
-            raise ConfigError(
-                "model.mask_ratio is 0, so no patch is hidden and there is nothing to reconstruct; raise it."
-            )
+            raise ConfigError("model.mask_ratio is 0, so no patch is hidden; it must be above 0.")
 
     def loss(self, batch: Batch) -> Loss:
         """Of the patches that are dropped, which the model draws anew for every batch."""

@@ -1,4 +1,4 @@
-"""A long text into a short one.
+"""Summarization.
 
 summarize = af.task("summarize", "folder")
 print(summarize("Amanda: I baked cookies. Do you want some?\\nJerry: Sure!"))
@@ -35,7 +35,7 @@ class SummarizeOptions(SequenceToSequenceOptions):
 
 class Summarize(Translate):
     name = "summarize"
-    about = "a long text into a short one"
+    about = "summarize a text"
     columns = (
         Column("source", ("text", "document", "article", "dialogue", "dialog", "body", "content")),
         Column("target", ("summary", "highlights", "abstract", "headline", "title")),

@@ -1,4 +1,4 @@
-"""A table (TSV, CSV, JSONL, JSON, Parquet) as the INPUT of `run`: each row is a question."""
+"""Tables (TSV, CSV, JSONL, JSON, Parquet) as input of `run`: one prediction for each row."""
 
 from __future__ import annotations
 
@@ -80,10 +80,10 @@ def ask(kind: type[Task], rows: Rows) -> Iterator[Any]:
         for name, value in row.items():
             if not isinstance(value, (str, list, tuple, Mapping)):
                 given = "nothing" if value is None else type(value).__name__
-                raise InputError(f"{rows.location(i)}: the {name} is {given}, and must be a text.")
+                raise InputError(f"{rows.location(i)}: the {name} is {given}; it must be a text.")
         if any(isinstance(value, str) and not value.strip() for value in values):
             if kind.name == "embed":
-                raise InputError(f"{rows.location(i)}, is blank, so it has no vector: leave it out.")
+                raise InputError(f"{rows.location(i)}, is blank; remove it.")
             yield None
         elif len(values) == 1:
             yield tuple(values[0]) if isinstance(values[0], list) else values[0]

@@ -207,9 +207,7 @@ def check_tokenizer_settings(recipe: str, folder: bool, kind: type[Task], chosen
     tokenizer, usual = chosen["tokenizer"].to_json(), TokenizerSettings().to_json()
     changed = [name for name in ("kind", "vocab_size") if tokenizer[name] != usual[name]]
     if folder and changed:
-        raise ConfigError(
-            f"{recipe} brings its own tokenizer: leave tokenizer.{changed[0]} out, or give tokenizer.path."
-        )
+        raise ConfigError(f"{recipe} has its own tokenizer: leave tokenizer.{changed[0]} out, or set tokenizer.path.")
     follows = {"vocab_size": "the tokenizer (tokenizer.vocab_size)", "n_labels": "the labels in the data"}
     for name, source in follows.items() if issubclass(kind, TextTask) else ():
         if name in before["model"].field_names() and getattr(chosen["model"], name) != getattr(before["model"], name):
@@ -301,9 +299,7 @@ def train_job(job: Job, chosen: TrainPlan, devices: Devices) -> Trained:
         state = engine.run(order.resume)
     except OSError as error:
         if not out.exists():
-            raise FolderError(
-                f"{out} was removed while the run was writing to it; start again with an --out that stays."
-            ) from None
+            raise FolderError(f"{out} was removed during the run; start it again.") from None
         if error.errno not in FULL:
             raise
         raise FolderError(f"{out} cannot be written ({error.strerror}).{engine.resume_hint()}") from None

@@ -123,7 +123,7 @@ def _full(key: str, known: Collection[str], old: Mapping[str, str]) -> str:
     if len(ends) == 1:
         return ends[0]
     if len(ends) > 1:
-        raise ConfigError(f'"{key}" may mean {" or ".join(ends)}; give the whole key.')
+        raise ConfigError(f'"{key}" is ambiguous: {" or ".join(ends)}. Give the full key.')
     today = " or ".join(new for was, new in old.items() if key in (was, was.partition(".")[2]))
     if today:
         raise ConfigError(f'There is no setting "{key}".{renamed(key, today)}')
@@ -167,7 +167,7 @@ def parse_assignments(texts: Sequence[str]) -> dict[str, str]:
     for text in texts:
         key, sign, value = text.partition("=")
         if not sign or not key.strip():
-            raise ConfigError(f'"{text}" is no setting; write --set KEY=VALUE, such as --set train.lr=3e-4.')
+            raise ConfigError(f'"{text}" is not a setting; write --set KEY=VALUE, such as --set train.lr=3e-4.')
         pairs[key.strip()] = value.strip()
     return pairs
 
@@ -182,7 +182,7 @@ def read_config(path: str | PathLike[str]) -> dict[str, Any]:
         raise ConfigError(f"The settings in {path} cannot be read: {why}.") from None
     data = parse_json(text, str(path), error=ConfigError) if path.suffix == ".json" else _yaml(path, text)
     if not isinstance(data, dict):
-        raise ConfigError(f"{path} must hold settings, such as train.steps: 1000.")
+        raise ConfigError(f"{path} must contain settings, such as train.steps: 1000.")
     return {str(key): value for key, value in data.items()}
 
 
@@ -190,7 +190,7 @@ def _yaml(path: Path, text: str) -> Any:
     import yaml
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc]  # yaml has no types
-        """YAML 1.1 takes 1e-12 for a string, JSON writes a number so: what --dry-run prints must be read as it was."""
+        """YAML 1.1 reads 1e-12 as a string, but --dry-run prints floats in that form."""
 
     Loader.add_implicit_resolver(
         "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), "-+0123456789"

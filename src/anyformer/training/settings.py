@@ -74,10 +74,13 @@ class TrainSettings(Settings):
         self.require(pair, f"betas are {self.betas}; they must be two numbers from 0 to below 1.")
         if self.optimizer == "muon":
             others = 'or optimizer "adamw".'
-            self.require(self.parallel == "ddp", f"muon wants whole matrices; take parallel ddp, {others}")
-            self.require(self.precision != "fp16", f"muon does not go with precision fp16; take bf16, {others}")
+            self.require(self.parallel == "ddp", f"optimizer=muon needs unsharded matrices; use parallel=ddp, {others}")
+            self.require(
+                self.precision != "fp16", f"optimizer=muon does not support precision=fp16; use bf16, {others}"
+            )
         self.require(
-            self.schedule != "inverse_sqrt" or self.warmup_steps > 0, "inverse_sqrt needs a warmup of 1 or more."
+            self.schedule != "inverse_sqrt" or self.warmup_steps > 0,
+            "schedule=inverse_sqrt needs warmup_steps of 1 or more.",
         )
 
 

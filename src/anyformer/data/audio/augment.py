@@ -22,9 +22,9 @@ def mask_frequency(x: Tensor, most: int, generator: Generator, times: int = 1, f
 
 def _stripes(rows: int, length: int, most: int, generator: Generator) -> Tensor:
     """[rows, length]: True in a run of 0 to `most` positions at a random start."""
-    chance = torch.rand(2, rows, 1, generator=generator, device=generator.device)
-    width = (chance[0] * (min(most, length) + 1)).floor()
-    start = (chance[1] * (length - width + 1)).floor()
+    random = torch.rand(2, rows, 1, generator=generator, device=generator.device)
+    width = (random[0] * (min(most, length) + 1)).floor()
+    start = (random[1] * (length - width + 1)).floor()
     at = torch.arange(length, device=generator.device)
     return (at >= start) & (at < start + width)
 

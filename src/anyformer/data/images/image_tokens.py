@@ -109,12 +109,12 @@ class ColorPalette:
     @classmethod
     def fit(cls, pixels: Tensor, n: int, size: tuple[int, int], seed: int = 0) -> ColorPalette:
         """Cluster pixels [m, 3] from 0 to 255 into `n` colors with k-means, starting from distinct pixels."""
-        chance = torch.Generator().manual_seed(seed)
+        generator = torch.Generator().manual_seed(seed)
         distinct = scaled(torch.unique(pixels, dim=0))
         if len(distinct) < n:
             raise ConfigError(f"The images have {len(distinct)} different colors; a palette of {n} needs at least {n}.")
         values = scaled(pixels)
-        colors = distinct[torch.randperm(len(distinct), generator=chance)[:n]]
+        colors = distinct[torch.randperm(len(distinct), generator=generator)[:n]]
         for _ in range(ROUNDS):
             own = nearest_color(values, colors)
             count = torch.zeros(n).index_add_(0, own, torch.ones(len(own)))

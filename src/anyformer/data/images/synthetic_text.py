@@ -106,13 +106,13 @@ class TextLineGenerator:
 
     def line(self, seed: int, epoch: int, number: int) -> tuple[Array, str]:
         """An image [rows, columns] and its text."""
-        chance = np.random.default_rng((seed, epoch, number))
+        rng = np.random.default_rng((seed, epoch, number))
         while True:
-            text = self.compose(chance)
+            text = self.compose(rng)
             if self.prose:  # the case is part of the target
-                text = random_case(text, chance.random())
-            kind = chance.random() if self.capitals else 1.0
-            drawn = self.draw(text.lower() if kind < 0.06 else text.title() if kind < 0.14 else text, chance)
+                text = random_case(text, rng.random())
+            kind = rng.random() if self.capitals else 1.0
+            drawn = self.draw(text.lower() if kind < 0.06 else text.title() if kind < 0.14 else text, rng)
             if drawn is not None:
                 return drawn, text
 

@@ -110,7 +110,7 @@ def test_integers_past_64_bits_are_floats() -> None:
 
 @pytest.mark.parametrize("half", ['"\\ud800"', '{"\\uDC00": 1}', '["\\udfff\\ud800"]', '"\ud800"'])
 def test_half_a_character_is_no_text(half: str) -> None:
-    with pytest.raises(af.Error, match="half a character"):
+    with pytest.raises(af.Error, match=r"x\.json .*surrogate"):
         parse_json(half, "x.json")
     assert parse_json('"\\ud83d\\ude42 \\\\ud800"', "x.json") == "🙂 \\ud800"
 

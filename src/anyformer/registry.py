@@ -1,4 +1,4 @@
-"""Names -> recipes. A family registers itself with its settings, its build function and a table of sizes."""
+"""Names -> recipes. A family registers its settings, its build function and a table of sizes."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from anyformer.upgrades import renamed, upgrade_recipe
 
 @dataclass(frozen=True)
 class Family:
-    """`build` makes the model, its parameters not yet drawn; `init` says how they are. `single`, where a model is
-    pre-trained as two, gives the one that is fine-tuned afterwards."""
+    """`build` makes the model with uninitialized parameters; `init` returns how to initialize them. `finetune_model`
+    returns the part that is fine-tuned, if pre-training uses two models."""
 
     name: str
     config: type[Settings]
@@ -36,7 +36,7 @@ class Family:
 
 @dataclass(frozen=True)
 class Recipe:
-    """`training` has settings that suit this size where the user says nothing: {"train.lr": 1e-3, …}."""
+    """`train_presets` are default hyperparameters of this size: {"train.lr": 1e-3, …}."""
 
     name: str
     family: Family
@@ -54,11 +54,11 @@ def register(
     """Add a family, its published sizes and how some of them are best trained; a name that is taken is an error."""
     twice = [name for name in sizes if name in RECIPES] + ([family.name] if family.name in FAMILIES else [])
     if twice:
-        raise ConfigError(f"Registered twice: {', '.join(twice)}.")
+        raise ConfigError(f"Registered twice: {', '.join(twice)}; choose other names.")
     FAMILIES[family.name] = family
     unknown = sorted(set(training) - set(sizes))
     if unknown:
-        raise ConfigError(f"Settings for sizes that are not there: {', '.join(unknown)}.")
+        raise ConfigError(f"training has settings for unknown sizes: {', '.join(unknown)}.")
     RECIPES.update({name: Recipe(name, family, config, training.get(name, {})) for name, config in sizes.items()})
 
 
@@ -116,7 +116,7 @@ def build_meta(family: Family, config: Settings) -> Model:
         with torch.device("meta"):
             return family.build(config)
     except (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        raise ConfigError(f"These settings make no {family.name} model: {str(error)[:200]}.") from error
+        raise ConfigError(f"A {family.name} model cannot be built from these settings: {str(error)[:200]}.") from error
 
 
 _WITHOUT_WEIGHTS: ContextVar[bool] = ContextVar("without_weights", default=False)

@@ -40,8 +40,8 @@ def read_coco(whole: Entry, path: Path, finder: FileFinder, objects: bool) -> tu
     for where, note in notes:
         if not _among(note.get("image_id"), images):
             raise DataError(f'{where}, has image_id {note.get("image_id")!r}, which is not in "images".')
-        said = _note(note, where, categories, fields, len(about.get("joints", ())))
-        by_image[note["image_id"]].append(said)
+        row = _note(note, where, categories, fields, len(about.get("joints", ())))
+        by_image[note["image_id"]].append(row)
     rows: list[Row] = []
     for number, (where, image) in images.items():
         row = _image(image, where, finder)
@@ -171,8 +171,8 @@ def _together(notes: Sequence[Row], fields: Collection[str], joints: int) -> Row
     if "category_id" in fields:
         row["classes"] = [note["label"] for note in notes]
     if "keypoints" in fields:
-        places = [note["keypoints"] for note in notes]
-        row["keypoints"] = np.array(places, dtype=np.float32).reshape(len(notes), joints, 3)
+        keypoints = [note["keypoints"] for note in notes]
+        row["keypoints"] = np.array(keypoints, dtype=np.float32).reshape(len(notes), joints, 3)
     if "segmentation" in fields:
         row["segments"] = [note["segment"] for note in notes]
     if "caption" in fields:

@@ -64,8 +64,8 @@ def fill_polygon(polygon: Any, height: int, width: int) -> Mask:
     column = (np.where(then < before, then, then - 1) + 0.5) / FINER - 0.5
     row = (np.minimum(down[turns], down[turns + 1]) + 0.5) / FINER - 0.5
     here = (np.floor(column) == column) & (column >= 0) & (column <= width - 1)
-    places = column[here].astype(np.int64) * height + np.ceil(row[here].clip(0, height)).astype(np.int64)
-    crossed = np.bincount(places, minlength=height * width + 1)[: height * width]
+    pixels = column[here].astype(np.int64) * height + np.ceil(row[here].clip(0, height)).astype(np.int64)
+    crossed = np.bincount(pixels, minlength=height * width + 1)[: height * width]
     return (np.cumsum(crossed) % 2 == 1).reshape(width, height).T
 
 

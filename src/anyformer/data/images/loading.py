@@ -60,8 +60,8 @@ class DecodedImages(LazyExamples):
 
     def take(self, numbers: Sequence[int] | Any) -> list[Example]:
         """Several examples, decoded in parallel, without skipped ones."""
-        places = [int(i) for i in numbers]
-        missing = [i for i in dict.fromkeys(places) if i not in self.kept]
+        indices = [int(i) for i in numbers]
+        missing = [i for i in dict.fromkeys(indices) if i not in self.kept]
         made: dict[int, Example | None] = {}
         started = time.perf_counter()
         while missing and (len(made) < TRIED or time.perf_counter() - started < QUICK * len(made)):
@@ -70,7 +70,7 @@ class DecodedImages(LazyExamples):
         contexts = [copy_context() for _ in missing]  # counters of truncated texts
         found = threads().map(lambda context, i: context.run(self._make, i), contexts, missing)
         made.update(zip(missing, found, strict=True))
-        return [one for i in places if (one := made[i] if i in made else self.kept[i]) is not None]
+        return [one for i in indices if (one := made[i] if i in made else self.kept[i]) is not None]
 
     def _make(self, i: int) -> Example | None:
         if self.unreadable == "raise":

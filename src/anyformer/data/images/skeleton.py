@@ -28,8 +28,8 @@ class Skeleton:
     @property
     def flip_indices(self) -> list[int] | None:
         """The index of each keypoint's mirror image; None if the names have no left and right."""
-        places = {name: i for i, name in enumerate(self.names)}
-        found = [places.get(other_side(name), i) for i, name in enumerate(self.names)]
+        index = {name: i for i, name in enumerate(self.names)}
+        found = [index.get(other_side(name), i) for i, name in enumerate(self.names)]
         return found if found != list(range(len(self.names))) else None
 
     def find(self, *names: str) -> int | None:
@@ -73,9 +73,9 @@ def face() -> Skeleton:
     return Skeleton(tuple(names), tuple(bones + [(ring[-1], ring[0]) for ring in rings]))
 
 
-def _sides(names: list[str], part: str, places: Sequence[int]) -> None:
+def _sides(names: list[str], part: str, indices: Sequence[int]) -> None:
     """Name pairs of mirrored keypoints from both ends to the middle."""
-    for i in range(len(places) // 2):
-        names[places[i]], names[places[-1 - i]] = f"right_{part}_{i + 1}", f"left_{part}_{i + 1}"
-    if len(places) % 2:
-        names[places[len(places) // 2]] = f"{part}_middle"
+    for i in range(len(indices) // 2):
+        names[indices[i]], names[indices[-1 - i]] = f"right_{part}_{i + 1}", f"left_{part}_{i + 1}"
+    if len(indices) % 2:
+        names[indices[len(indices) // 2]] = f"{part}_middle"

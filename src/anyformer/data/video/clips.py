@@ -107,16 +107,16 @@ def decode(path: Path, n: int) -> list[Array]:
             count = found
 
 
-def _frames(stream: BinaryIO, name: str, wanted: Sequence[int]) -> tuple[list[Array], int]:
+def _frames(stream: BinaryIO, name: str, indices: Sequence[int]) -> tuple[list[Array], int]:
     """The frames with the given numbers, and the number of all frames; only those are kept in memory."""
     kept: dict[int, Array] = {}
     found = 0
     with open_video(stream, name) as container:
         for frame in container.decode(video=0):
-            if found in wanted:
+            if found in indices:
                 kept[found] = frame.to_ndarray(format="rgb24")
             found += 1
-    return [kept[i] for i in wanted if i in kept], found
+    return [kept[i] for i in indices if i in kept], found
 
 
 @contextmanager

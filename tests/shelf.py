@@ -24,7 +24,7 @@ selection = "the last step"
 """
 WORDS = "cat dog cow bee ant hen fox owl".split()
 PAIRS = "source\ttarget\n" + "".join(f"one {word} there\tein {word} dort\n" for word in WORDS * 2)
-LABELLED = "text\tlabel\n" + "".join(f"{word} number {i}\t{'ab'[i % 2]}\n" for i, word in enumerate(WORDS * 3))
+LABELED = "text\tlabel\n" + "".join(f"{word} number {i}\t{'ab'[i % 2]}\n" for i, word in enumerate(WORDS * 3))
 TEXT = "".join(f"the {a} sat on the {b}\nand then it slept\n\n" for a in WORDS for b in WORDS)
 FEW = {"steps": 4, "batch_size": 4, "device": "cpu"}
 
@@ -61,11 +61,11 @@ def train_translator(folder: Path) -> Path:
 
 
 def train_classifier(folder: Path, recipe: str | Path, out: str, **settings: object) -> Path:
-    (folder / "labelled.tsv").write_text(LABELLED)
+    (folder / "labeled.tsv").write_text(LABELED)
     af.train(
         "classify-text",
         recipe=str(recipe),
-        data=folder / "labelled.tsv",
+        data=folder / "labeled.tsv",
         out=folder / out,
         **{**FEW, **({} if isinstance(recipe, Path) else {"tokenizer.vocab_size": 120}), **settings},
     )

@@ -373,7 +373,7 @@ def test_run_prints_vectors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         (["generate", "a", "--temperature", "0.5"], "temperature=0.5"),
         (["generate", "a", "--top-p", "high"], "Invalid value for '--top-p'"),
         (["generate", "a", "--shots", "nowhere.tsv"], "nowhere.tsv does not exist"),
-        (["generate", "a", "--template", "{0}{1}"], "give shots with it"),
+        (["generate", "a", "--template", "{0}{1}"], "shots"),
         (["generate", "a", "--device", "abacus"], "abacus"),
         (["generate", "a", "--dtype", "float33"], "float33"),
     ],
@@ -425,7 +425,7 @@ def test_eval_prints_the_fields_own_figures(tmp_path: Path, capsys: pytest.Captu
     assert lines[-1] == f"2 rows of {tmp_path / 'train.tsv'}"
     (tmp_path / "dev.tsv").write_text("text\tlabel\ngood\tyes\nhm\tmaybe\n")
     assert run(*arguments, str(tmp_path / "dev.tsv")) == 2
-    assert 'dev.tsv, line 3: the label "maybe" is new' in capsys.readouterr().err
+    assert 'dev.tsv, line 3: the label "maybe"' in capsys.readouterr().err
     assert run(*arguments, str(tmp_path / "nowhere.tsv")) == 2
     assert "nowhere.tsv does not exist" in capsys.readouterr().err
     assert run("eval", "classify-txt", "--model", "x", "--data", "y") == 2

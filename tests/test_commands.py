@@ -102,7 +102,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def images(folder: Path) -> None:
     """Class folders, boxes in COCO's form, lines of text, and a photograph."""
-    for i, (label, pixels) in enumerate(pictures.labelled()):
+    for i, (label, pixels) in enumerate(pictures.labeled()):
         (folder / "images" / label).mkdir(parents=True, exist_ok=True)
         (folder / "images" / label / f"{i}.png").write_bytes(pictures.encode(pixels))
     (folder / "cat.jpg").write_bytes(pictures.encode(pictures.square((200, 40, 40), 5), "JPEG"))

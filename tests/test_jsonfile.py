@@ -86,7 +86,7 @@ def test_a_tokenizer_with_a_bad_config(tmp_path: Path, case: str) -> None:
 def test_a_file_that_is_too_large(tmp_path: Path) -> None:
     file = tmp_path / "config.json"
     file.write_text(json.dumps({"a": "b" * 100}))
-    with pytest.raises(af.Error, match="more than 50 bytes"):
+    with pytest.raises(af.Error, match=r"config\.json .* 50 bytes"):
         read_json(file, limit=50)
     with file.open("wb") as sparse:
         sparse.truncate(2**40)
@@ -110,7 +110,7 @@ def test_integers_past_64_bits_are_floats() -> None:
 
 @pytest.mark.parametrize("half", ['"\\ud800"', '{"\\uDC00": 1}', '["\\udfff\\ud800"]', '"\ud800"'])
 def test_half_a_character_is_no_text(half: str) -> None:
-    with pytest.raises(af.Error, match="half a character"):
+    with pytest.raises(af.Error, match=r"x\.json .*surrogate"):
         parse_json(half, "x.json")
     assert parse_json('"\\ud83d\\ude42 \\\\ud800"', "x.json") == "🙂 \\ud800"
 
@@ -187,7 +187,7 @@ def test_what_fits(value: Any, hint: Any, good: bool) -> None:
 
 
 def test_an_error_names_the_field_and_is_short() -> None:
-    with pytest.raises(af.Error, match=r'here: "n" is .*; it must be a whole number, 1 or more and at most 9') as error:
+    with pytest.raises(af.Error, match=r'^here: "n" is .* 1 .* 9\.') as error:
         check_fields({"n": "x" * 10_000}, {"n": Annotated[int, Range(1, 9)]}, "here")
     assert len(str(error.value)) < 200
 
@@ -197,14 +197,14 @@ def test_weights_that_are_no_file(tmp_path: Path, case: str) -> None:
     af.build("gpt2-tiny").save(tmp_path)
     (tmp_path / "model.safetensors").unlink()
     BAD[case][0](tmp_path / "model.safetensors")
-    with pytest.raises(af.Error, match="not a regular file"):
+    with pytest.raises(af.Error, match=r"model\.safetensors .*regular"):
         af.load(tmp_path)
 
 
 def test_json_on_the_command_line_that_is_nested_too_deeply() -> None:
     from anyformer.tasks import find
 
-    with pytest.raises(af.InputError, match="nested more than"):
+    with pytest.raises(af.InputError, match=r"\b64\b"):
         find("classify-set").thing("[" * 5000)  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match="object"):
         parse("[" * 200_000, dict[str, int])

@@ -81,7 +81,7 @@ def test_eval_needs_nothing_more(home: Path, tmp_path: Path, capsys: pytest.Capt
     assert run("eval", "translate", "--model", "zwei-de", *data) == 0
     assert capsys.readouterr().out == shown.replace(", by zwei-de", "")
     assert run("eval", "pose", *data) == 2
-    assert "there is no default model for pose" in capsys.readouterr().err
+    assert "anyformer train pose" in capsys.readouterr().err
 
 
 def test_models_are_listed_here_or_not(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -93,7 +93,7 @@ def test_models_are_listed_here_or_not(home: Path, capsys: pytest.CaptureFixture
     count = sum(parameter.numel() for parameter in af.load("zwei-de").parameters())
     assert f"{count:,}" in rows["zwei-de"]
     assert {"smollm2", "minilm"} <= rows.keys()
-    assert any('"one-de" is damaged: its model.safetensors is missing' in line for line in shown)
+    assert any('"one-de"' in line and "model.safetensors" in line for line in shown)
     assert run("models", "zwei-de") == 0
     assert "## Known failures" in capsys.readouterr().out
     assert run("models", "zwei") == 2
@@ -117,7 +117,7 @@ def test_a_changed_byte_is_noticed(file: str, home: Path, capsys: pytest.Capture
 def test_a_cut_file_is_noticed(home: Path) -> None:
     path = home / "zwei-de" / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-10])
-    with pytest.raises(af.FolderError, match=r"damaged: its model.safetensors has another size"):
+    with pytest.raises(af.FolderError, match=r'"zwei-de" .*model\.safetensors'):
         af.load("zwei-de")
 
 
@@ -125,18 +125,18 @@ def test_a_model_that_is_not_here_says_how_to_get_it(home: Path) -> None:
     """A default that is absent makes room for another model of its task; the last one says how it is had."""
     (home / "zwei-de").rename(home / "elsewhere")
     assert pretrained.default("translate").name == "one-de"
-    with pytest.raises(af.FolderError, match=r'"zwei-de" is not installed; install it with: pip install'):
+    with pytest.raises(af.FolderError, match=r'"zwei-de" .*pip install'):
         af.task("translate", "zwei-de")
     (home / "one-de").rename(home / "nowhere")
     with pytest.raises(af.FolderError, match=r"is not installed; install it with: pip install"):
         af.task("translate")
-    with pytest.raises(af.FolderError, match="there is no default model for pose"):
+    with pytest.raises(af.FolderError, match="anyformer train pose"):
         af.task("pose")
 
 
 def test_without_the_package_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANYFORMER_MODELS", str(tmp_path))
-    with pytest.raises(af.FolderError, match=r"the models are not installed \(pip install"):
+    with pytest.raises(af.FolderError, match=r"\(pip install .*anyformer train translate"):
         af.task("translate")
     assert [model.name for model in pretrained.models()] == ["smollm2", "minilm"]
 
@@ -155,12 +155,12 @@ def test_packages_of_others_that_are_missing_say_their_command(
 
 def test_a_table_that_is_none_is_said(home: Path) -> None:
     (home / "models.json").write_text('{"models": 3')
-    with pytest.raises(af.FolderError, match="not a valid table of models"):
+    with pytest.raises(af.FolderError, match=r"models\.json, line 1"):
         af.task("translate")
 
 
 def test_a_name_that_is_nearly_right(home: Path) -> None:
-    with pytest.raises(af.FolderError, match=r'does not exist.*Did you mean "zwei-de"'):
+    with pytest.raises(af.FolderError, match=r'zwei-te .*"zwei-de"'):
         af.load("zwei-te")
 
 

@@ -18,7 +18,7 @@ from typing import Any, Literal, Self
 from anyformer.errors import ConfigError, nearest
 from anyformer.jsonfile import parse_json
 from anyformer.schema import Length, Range, fits, is_union, shown, spell
-from anyformer.upgrades import upgrade
+from anyformer.upgrades import fields_of, renamed, upgrade, upgrade_value
 
 _WIDTH, _LENGTH, _SIDE = 2**24, 2**31 - 1, 2**16
 # Allowed values of the numbers of settings, by field name; the first pattern that matches applies. Within these bounds
@@ -62,10 +62,18 @@ class Settings:
         for name, hint in _hints(type(self)).items():
             value = getattr(self, name)
             if not fits(value, hint):
-                raise ConfigError(f"{type(self).__name__}.{name} is {shown(value)}; it takes {spell(hint)}.")
+                raise ConfigError(
+                    f"{type(self).__name__}.{name} is {shown(value)}; it takes {spell(hint)}."
+                    f"{self.renamed_value(name, value)}"
+                )
             wrong = out_of_range(name, value)
             self.require(wrong is None, f"{name} is {shown(value)}; it must be {wrong}.")
         self.check()
+
+    @classmethod
+    def renamed_value(cls, name: str, value: Any) -> str:
+        """The hint for an old value of a field; empty if the value is none."""
+        return renamed(str(value), str(upgrade_value(cls, name, value)))
 
     def check(self) -> None:
         """Raise ConfigError for values that contradict each other."""
@@ -91,10 +99,9 @@ class Settings:
         """A copy with some fields changed; a name that no field has is an error with the nearest one."""
         for name in overrides:
             if name not in self.field_names():
-                raise ConfigError(
-                    f'{type(self).__name__} has no field "{name}".{nearest(name, self.field_names())}'
-                    f" It has: {', '.join(self.field_names())}."
-                )
+                today = fields_of(type(self)).get(name, name)
+                known = f"{nearest(name, self.field_names())} It has: {', '.join(self.field_names())}."
+                raise ConfigError(f'{type(self).__name__} has no field "{name}".{renamed(name, today) or known}')
         fields = {name: getattr(self, name) for name in self.field_names()}
         return type(self)(**{**fields, **{n: _shape(v, _hints(type(self))[n]) for n, v in overrides.items()}})
 

@@ -1,4 +1,4 @@
-"""Every mistake of the caller's, each a subclass of Error with a message that says what to do."""
+"""The errors of anyformer: each is a subclass of Error, with a message that says what to do."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ SEE_ALL = " Shortened; set ANYFORMER_ERRORS=full to see all."
 
 
 class Error(Exception):
-    """A mistake of the caller's; the message says what was wrong and what to do about it.
+    """An error in the caller's input; the message says what was wrong and what to do.
 
-    Messages repeat what files and callers say, so they are made safe here: no control characters, LIMIT characters.
+    Messages quote files and input, so they are sanitized: no control characters, at most LIMIT characters.
     """
 
     def __init__(self, message: object = "", *more: object) -> None:
@@ -35,19 +35,19 @@ class WeightsError(FolderError):
 
 
 class StoppedError(Error):
-    """No mistake: somebody asked for the work to stop, and what there was of it is saved."""
+    """Not a mistake: the work was stopped on request, and its state is saved."""
 
 
 class SkippedError(Error):
-    """Finished, but some inputs could not be used: each is named, the others were answered. Exit code 3."""
+    """Finished, but some inputs could not be used: each was reported, the others were processed. Exit code 3."""
 
 
 class DataError(Error):
-    """A file of rows that cannot be read as it should: not there, empty, a column too few, another encoding."""
+    """A file of rows that cannot be read: missing, empty, without a needed column, or in another encoding."""
 
 
 class UnreadableError(DataError):
-    """The file of a row (an image, a sound, a clip) that is missing, damaged, or of another kind."""
+    """The file of a row (image, audio, clip) that is missing, damaged, or in another format."""
 
 
 class InputError(Error):

@@ -29,7 +29,7 @@ _DAMAGED = (ValueError, KeyError, OverflowError, struct.error, MemoryError, Conf
 
 @dataclass(frozen=True)
 class GGUFTensor:
-    """A tensor in the file: `kind` is the number of its type, `start` where its bytes begin."""
+    """A tensor in the file: `kind` is the number of its type, `start` the offset of its bytes."""
 
     name: str
     shape: tuple[int, ...]
@@ -38,7 +38,7 @@ class GGUFTensor:
 
 
 class GGUFArray:
-    """A list in the file, read when it is asked for: vocabularies are long."""
+    """A list in the file, read on access: vocabularies are long."""
 
     def __init__(self, cursor: GGUFReader, kind: int, length: int) -> None:
         self._cursor, self._kind, self.length = cursor.copy(), kind, length
@@ -54,7 +54,7 @@ class GGUFArray:
 
 
 class GGUFReader:
-    """A place in the file that moves on as it is read."""
+    """A position in the file that advances with each read."""
 
     def __init__(self, data: mmap.mmap, at: int = 0) -> None:
         self.data, self.at = data, at

@@ -1,4 +1,4 @@
-"""The one way in which anyformer reads a file of a model folder that it did not write itself.
+"""Safe reading of files in model folders.
 
     read_json(folder / "config.json")           # an object, a list, …
     read_object(folder / "config.json")         # a dict, or an error
@@ -55,7 +55,7 @@ def parse_json(content: bytes | str, name: str, *, error: type[Error] = FolderEr
     if _deeper(value, MAX_DEPTH):
         raise error(_too_deep(name))
     if _HALF.search(text) and not _encodes(value):
-        raise error(f"{name} holds half a character (a surrogate by itself), which is no text.")
+        raise error(f"{name} contains a lone surrogate, which is not valid Unicode.")
     return value
 
 
@@ -82,7 +82,7 @@ def read_bytes(
     except (OSError, ValueError) as problem:
         raise error(f"{path} cannot be read: {getattr(problem, 'strerror', None) or problem}.") from None
     if size > limit or len(content) > limit:
-        raise error(f"{path} has more than {limit:,} bytes, the most that anyformer reads of such a file.")
+        raise error(f"{path} has more than {limit:,} bytes, the maximum for such a file.")
     return content
 
 
@@ -133,7 +133,7 @@ def _deeper(value: Any, most: int) -> bool:
 
 
 def _too_deep(name: str) -> str:
-    return f"{name} is nested more than {MAX_DEPTH} levels deep, which no file of a model is."
+    return f"{name} is nested more than {MAX_DEPTH} levels deep."
 
 
 def _kind(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Names -> recipes. A family registers itself with its settings, its build function and a table of sizes."""
+"""Names -> recipes. A family registers its settings, its build function and a table of sizes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import importlib
 import math
 import os
 import pkgutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -20,12 +20,13 @@ from anyformer.config import Settings
 from anyformer.core.init import InitConfig, initialize, materialize
 from anyformer.errors import ConfigError, nearest
 from anyformer.model import Model
+from anyformer.upgrades import renamed, upgrade_recipe
 
 
 @dataclass(frozen=True)
 class Family:
-    """`build` makes the model, its parameters not yet drawn; `init` says how they are. `single`, where a model is
-    pre-trained as two, gives the one that is fine-tuned afterwards."""
+    """`build` makes the model with uninitialized parameters; `init` returns how to initialize them. `finetune_model`
+    returns the part that is fine-tuned, if pre-training uses two models."""
 
     name: str
     config: type[Settings]
@@ -37,7 +38,7 @@ class Family:
 
 @dataclass(frozen=True)
 class Recipe:
-    """`training` has settings that suit this size where the user says nothing: {"train.lr": 1e-3, …}."""
+    """`train_presets` are default hyperparameters of this size: {"train.lr": 1e-3, …}."""
 
     name: str
     family: Family
@@ -55,11 +56,11 @@ def register(
     """Add a family, its published sizes and how some of them are best trained; a name that is taken is an error."""
     twice = [name for name in sizes if name in RECIPES] + ([family.name] if family.name in FAMILIES else [])
     if twice:
-        raise ConfigError(f"Registered twice: {', '.join(twice)}.")
+        raise ConfigError(f"Registered twice: {', '.join(twice)}; choose other names.")
     FAMILIES[family.name] = family
     unknown = sorted(set(training) - set(sizes))
     if unknown:
-        raise ConfigError(f"Settings for sizes that are not there: {', '.join(unknown)}.")
+        raise ConfigError(f"training has settings for unknown sizes: {', '.join(unknown)}.")
     RECIPES.update({name: Recipe(name, family, config, training.get(name, {})) for name, config in sizes.items()})
 
 
@@ -77,19 +78,28 @@ def recipes() -> list[str]:
     return sorted(RECIPES)
 
 
+def name_hint(name: str, known: Collection[str]) -> str:
+    """The hint for a name that is not known: today's name of one that was renamed, or else the most similar name."""
+    today = upgrade_recipe(name)
+    return renamed(name, today) if today in known else nearest(name, known)
+
+
+def _hint_or_list(name: str, known: Collection[str]) -> str:
+    hint = name_hint(name, known)
+    return hint if upgrade_recipe(name) in known else f"{hint} There are: {', '.join(sorted(known))}."
+
+
 def recipe(name: str) -> Recipe:
     load_recipes()
     if name not in RECIPES:
-        raise ConfigError(f'There is no recipe "{name}".{nearest(name, RECIPES)} There are: {", ".join(recipes())}.')
+        raise ConfigError(f'There is no recipe "{name}".{_hint_or_list(name, RECIPES)}')
     return RECIPES[name]
 
 
 def family(name: str) -> Family:
     load_recipes()
     if name not in FAMILIES:
-        raise ConfigError(
-            f'There is no family "{name}".{nearest(name, FAMILIES)} There are: {", ".join(sorted(FAMILIES))}.'
-        )
+        raise ConfigError(f'There is no family "{name}".{_hint_or_list(name, FAMILIES)}')
     return FAMILIES[name]
 
 
@@ -108,7 +118,7 @@ def build_meta(family: Family, config: Settings) -> Model:
         with torch.device("meta"):
             return family.build(config)
     except (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        raise ConfigError(f"These settings make no {family.name} model: {str(error)[:200]}.") from error
+        raise ConfigError(f"A {family.name} model cannot be built from these settings: {str(error)[:200]}.") from error
 
 
 _WITHOUT_WEIGHTS: ContextVar[bool] = ContextVar("without_weights", default=False)

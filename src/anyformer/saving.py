@@ -38,7 +38,7 @@ def whole_folder(folder: Path, replaces: Pattern[str] | None = None) -> Iterator
     """
     place = folder.resolve()
     if place.exists() and not place.is_dir():
-        raise FolderError(f"{folder} is a file; a model is saved as a folder.")
+        raise FolderError(f"{folder} is a file; give a folder.")
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         home, prefix = (place, DRAFT) if place.is_dir() else (place.parent, f".{place.name}{DRAFT}")
@@ -61,8 +61,8 @@ def settle(folder: Path) -> None:
             _install(folder)
     except OSError as error:
         raise FolderError(
-            f"A save into {folder} was cut off, and cannot be finished here: {error.strerror or error}. Load the folder"
-            " once as a user who may write to it."
+            f"An interrupted save into {folder} cannot be finished: {error.strerror or error}. Load the folder"
+            " once as a user with write permission."
         ) from None
 
 
@@ -143,16 +143,16 @@ def _install(folder: Path) -> None:
 
 def _check_inside(folder: Path, name: str) -> None:
     if not (folder / name).parent.resolve().is_relative_to(folder.resolve()):
-        raise FolderError(f"{(folder / name).parent} is a link out of the folder; nothing is saved through it.")
+        raise FolderError(f"{(folder / name).parent} is a link out of the folder; remove it.")
     if (folder / name).is_dir():
-        raise FolderError(f"{folder / name} is a folder, where a file of that name is to be saved.")
+        raise FolderError(f"{folder / name} is a folder, but a file of that name must be saved; remove it.")
 
 
 def _obsolete(committed: Path) -> list[str]:
     """Names without folders; none once the list itself was removed."""
     names = read_json(committed / OBSOLETE) if (committed / OBSOLETE).exists() else []
     if not isinstance(names, list) or not all(isinstance(name, str) and Path(name).name == name for name in names):
-        raise FolderError(f"{committed / OBSOLETE} is damaged; remove {committed} to give that save up.")
+        raise FolderError(f"{committed / OBSOLETE} is damaged; remove {committed} to discard that save.")
     return names
 
 

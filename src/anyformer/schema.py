@@ -1,4 +1,4 @@
-"""One check of values that come from outside: settings, configs, indices, fields of GGUF files, generation options.
+"""Validation of external values: settings, configs, indices, fields of GGUF files, generation options.
 
     check_fields(data, {"weight_map": dict[str, str]}, "model.safetensors.index.json")
     check_fields(fields, {"block_count": Annotated[int, Range(1, 10_000)]}, "model.gguf")
@@ -24,7 +24,7 @@ SHOWN = 80  # characters of a wrong value that an error repeats
 
 @dataclass(frozen=True)
 class Range:
-    """Bounds of a number: `least` and `most` are allowed themselves, `above` and `below` are not."""
+    """Bounds of a number: `least` and `most` are inclusive, `above` and `below` exclusive."""
 
     least: float | None = None
     most: float | None = None
@@ -49,7 +49,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Length:
-    """How many entries a list, an object or a text may have."""
+    """The allowed length of a list, an object or a text."""
 
     least: int = 0
     most: int = 2**31
@@ -63,7 +63,7 @@ class Length:
 
 @dataclass(frozen=True)
 class Matches:
-    """A regular expression for a whole text."""
+    """A regular expression that a whole text must match."""
 
     pattern: str
 

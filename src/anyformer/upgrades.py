@@ -105,6 +105,10 @@ VALUES: Mapping[str, Mapping[str, Mapping[str, str]]] = {
     "RopeConfig": {"rope_type": {"blend": "llama3"}},
 }
 
+# Old name of a task's column, as data.columns gives it -> today's name.
+COLUMNS: Mapping[str, str] = {"sound": "audio"}
+
+# Old name of a family -> today's name. Names of recipes begin with that of their family.
 FAMILIES: Mapping[str, str] = {"joints": "keypoint-detr"}
 
 
@@ -116,13 +120,34 @@ def fields_of(cls: type) -> dict[str, str]:
 def upgrade(cls: type, saved: Mapping[str, Any]) -> dict[str, Any]:
     """What was saved of an object of a class, under today's names."""
     names = fields_of(cls)
-    values = {name: values for base in cls.__mro__ for name, values in VALUES.get(base.__name__, {}).items()}
     renamed = {names.get(name, name): value for name, value in saved.items()}
-    return {name: _lookup(values.get(name, {}), value) for name, value in renamed.items()}
+    return {name: upgrade_value(cls, name, value) for name, value in renamed.items()}
 
 
-def _lookup(values: Mapping[str, str], value: Any) -> Any:
-    return values.get(value, value) if isinstance(value, str) else value
+def upgrade_value(cls: type, name: str, value: Any) -> Any:
+    """Today's value of a field. Values that were not renamed are returned as they are."""
+    if (cls.__name__, name) == ("DataSettings", "columns") and isinstance(value, str):
+        return upgrade_columns(value)
+    for base in cls.__mro__ if isinstance(value, str) else ():
+        value = VALUES.get(base.__name__, {}).get(name, {}).get(value, value)
+    return value
+
+
+def upgrade_columns(text: str) -> str:
+    """Today's form of data.columns.  upgrade_columns("sound=clip,label=2") -> "audio=clip,label=2"."""
+    pairs = [part.partition("=") for part in text.split(",")]
+    return ",".join(f"{COLUMNS.get(name.strip(), name)}{sign}{value}" for name, sign, value in pairs)
+
+
+def upgrade_recipe(name: str) -> str:
+    """Today's name of a recipe (or family).  upgrade_recipe("joints-96") -> "keypoint-detr-96"."""
+    family, dash, size = name.partition("-")
+    return f"{FAMILIES.get(family, family)}{dash}{size}"
+
+
+def renamed(old: str, new: str) -> str:
+    """The hint of an error message for an old name: empty if the name was not changed."""
+    return f' "{old}" was renamed to "{new}".' if new != old else ""
 
 
 # Tensors: an old name as a pattern, and today's. The first row is of checkpoints of runs, which had longer names.

@@ -288,7 +288,7 @@ LABELS: dict[str, Callable[[Batch], Batch]] = {
     "MarianMTModel": lambda b: {"labels": b["decoder_input_ids"].masked_fill(b["decoder_attention_mask"] == 0, -100)},
     "ViTForImageClassification": lambda b: {"labels": torch.tensor([0, 1])},
     "PerceiverForMaskedLM": lambda b: {"labels": ids(3, 20, high=50)},
-    **dict.fromkeys(oracles_old.LABELLED, own_labels),
+    **dict.fromkeys(oracles_old.LABELED, own_labels),
     "PerceiverForImageClassificationLearned": lambda b: {"labels": torch.tensor([0, 1])},
     "PerceiverForImageClassificationFourier": lambda b: {"labels": torch.tensor([0, 1])},
     **{

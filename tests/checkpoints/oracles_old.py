@@ -10,4 +10,4 @@ SMALL: dict[str, tuple[str, dict[str, Any]]] = {
 }
 ARCHITECTURES = ("MambaForCausalLM",)
 TEXT = ("Mamba",)  # families whose batch is one text
-LABELLED = ("MambaForCausalLM",)  # architectures whose labels are the text itself
+LABELED = ("MambaForCausalLM",)  # architectures whose labels are the text itself

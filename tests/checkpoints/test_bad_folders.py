@@ -25,7 +25,7 @@ def edit(folder: Path, **changes: Any) -> None:
 
 @pytest.mark.parametrize("place", ["/proc/nobody/model", "/proc/model"])
 def test_saving_where_nobody_may_write(place: str) -> None:
-    with pytest.raises(af.FolderError, match="cannot be written"):
+    with pytest.raises(af.FolderError, match=rf"^{place} "):
         af.build("gpt2-tiny").save(place)
 
 
@@ -36,7 +36,7 @@ def test_saving_nowhere() -> None:
 
 def test_no_model_type(folder: Path) -> None:
     edit(folder, model_type=None)
-    with pytest.raises(af.FolderError, match="does not say which family"):
+    with pytest.raises(af.FolderError, match=r"config\.json .*model_type"):
         af.load(folder)
 
 
@@ -58,7 +58,7 @@ def test_a_pointer_of_git_lfs(folder: Path) -> None:
 
 
 def test_a_recipe_is_no_folder() -> None:
-    with pytest.raises(af.FolderError, match='"gpt2-tiny" is a recipe'):
+    with pytest.raises(af.FolderError, match=r'"gpt2-tiny" .*af\.build'):
         af.load("gpt2-tiny")
 
 
@@ -70,7 +70,7 @@ def test_a_place_that_is_none(place: Any) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.int32, 3, "int32"])
 def test_a_dtype_that_is_none(dtype: Any, folder: Path) -> None:
-    with pytest.raises(af.ConfigError, match="There is no dtype"):
+    with pytest.raises(af.ConfigError, match=rf'"{dtype}".*bfloat16'):
         af.load(folder, dtype=dtype)
 
 

@@ -13,7 +13,7 @@ import torch
 
 import anyformer as af
 from anyformer.cli.main import main
-from tests.shelf import FEW, LABELLED, TEXT, WORDS
+from tests.shelf import FEW, LABELED, TEXT, WORDS
 from tests.tasks.learn import begin, listed
 
 SENTENCES = ["A man rides a bicycle.", "Two dogs play in the snow.", "Zürich", "word " * 300]
@@ -130,7 +130,7 @@ def test_gpt2_without_a_tokenizer(size: int, expected: int | None, tmp_path: Pat
 
 
 def train(folder: Path, recipe: Any, **settings: Any) -> Path:
-    (folder / "some rows.tsv").write_text(LABELLED)
+    (folder / "some rows.tsv").write_text(LABELED)
     out = folder / f"of-{Path(str(recipe)).name}"
     af.train("classify-text", recipe=recipe, data=folder / "some rows.tsv", out=out, **FEW, **settings)
     return out

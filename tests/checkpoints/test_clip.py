@@ -50,9 +50,9 @@ def test_a_larger_picture(tmp_path: Path) -> None:
 def test_mistakes(tmp_path: Path) -> None:
     model = af.build("clip-tiny")
     pictures = torch.randn(3, 3, 32, 32)
-    with pytest.raises(af.InputError, match="2 texts and 3 images"):
+    with pytest.raises(af.InputError, match=r"2 texts .*3 images"):
         model(input_ids=torch.ones(2, 4, dtype=torch.long), pixel_values=pictures, return_loss=True)
     with pytest.raises(af.InputError, match="clip"):
         model.generate(input_ids=torch.ones(2, 4, dtype=torch.long))
-    with pytest.raises(af.InputError, match="no tokens at all"):
+    with pytest.raises(af.InputError, match=r"input_ids .*tokens"):
         model(input_ids=torch.ones(3, 0, dtype=torch.long), pixel_values=pictures)

@@ -59,7 +59,7 @@ def test_packed_weights_are_those_that_transformers_unpacks(packing: str, tmp_pa
     with torch.no_grad():
         close(model(**batch).logits, theirs(**batch).logits, "logits")
     # Norms are float32 in such files, whatever the matrices are: with nothing said, none of it is rounded.
-    with pytest.warns(UserWarning, match="the model is float32") if "F16" in packing else nullcontext():
+    with pytest.warns(UserWarning, match="float32") if "F16" in packing else nullcontext():
         assert torch.equal(af.load(file)(**batch).logits, model(**batch).logits)
 
 
@@ -100,7 +100,7 @@ def test_what_is_not_read_is_named(tmp_path: Path) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    with pytest.raises(af.FolderError, match=r'"rwkv7".*reads: llama, qwen2, qwen3'):
+    with pytest.raises(af.FolderError, match=r'"rwkv7".*llama, qwen2, qwen3'):
         af.load(tmp_path / "other.gguf")
 
 
@@ -111,7 +111,7 @@ def test_a_type_that_is_not_read_is_named_with_those_that_are(number: int, name:
     where = data.index(b"blk.0.attn_k.weight") + len("blk.0.attn_k.weight") + 4 + 2 * 8
     assert data[where : where + 4] == bytes(4)  # F32
     file.write_bytes(data[:where] + number.to_bytes(4, "little") + data[where + 4 :])
-    with pytest.raises(af.WeightsError, match=rf"blk\.0\.attn_k\.weight as {name}.*it reads F32.*Q4_1"):
+    with pytest.raises(af.WeightsError, match=rf"blk\.0\.attn_k\.weight as {name}.*F32.*Q4_1"):
         af.load(file)
 
 
@@ -123,9 +123,9 @@ def test_damaged_files(tmp_path: Path) -> None:
         with pytest.raises(af.Error, match=r"cut\.gguf"):
             af.load(tmp_path / "cut.gguf")
     (tmp_path / "text.gguf").write_text("no model at all " * 20)
-    with pytest.raises(af.FolderError, match=r"text\.gguf is not a GGUF file"):
+    with pytest.raises(af.FolderError, match=r"text\.gguf .*GGUF"):
         af.load(tmp_path / "text.gguf")
-    with pytest.raises(af.FolderError, match="does not exist"):
+    with pytest.raises(af.FolderError, match=r"nowhere\.gguf"):
         af.load(tmp_path / "nowhere.gguf")
 
 

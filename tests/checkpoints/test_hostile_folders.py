@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,7 +46,7 @@ def test_a_file_outside_is_not_copied_into_an_export(name: str, format: str, fol
     model.save(tmp_path / "out", format=format)
     written = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
     assert written and not any(SECRET.encode() in path.read_bytes() for path in written)
-    with pytest.raises(af.Error, match=r"leads out of its folder|has no tokenizer"):
+    with pytest.raises(af.Error, match=r"model(/\.\./|/| ).*(folder|tokenizer)"):
         af.Tokenizer.load(folder)
 
 
@@ -86,12 +87,13 @@ def test_a_gguf_file_that_is_a_pipe(tmp_path: Path) -> None:
 @pytest.mark.parametrize("base", [".", "own", "{folder}", "../{name}/own", "second"])
 def test_a_base_has_none_itself(base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder that is built on itself, or on one that is built on it, would be read for ever."""
-    for name, other in (("own", base.format(folder=tmp_path / "own", name=tmp_path.name)), ("second", "own")):
+    given = base.format(folder=tmp_path / "own", name=tmp_path.name)
+    for name, other in (("own", given), ("second", "own")):
         af.build("gpt2-tiny").save(tmp_path / name)
         edit(tmp_path / name, base=other)
     monkeypatch.chdir(tmp_path / "own" if base == "." else tmp_path)
     for action in (af.load, af.Tokenizer.load):
-        with pytest.raises(af.FolderError, match="has a base itself"):
+        with pytest.raises(af.FolderError, match=f'^"{re.escape(given)}"'):
             action(tmp_path / "own")
 
 

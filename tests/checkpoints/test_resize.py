@@ -38,11 +38,11 @@ def test_tied_tables_stay_tied() -> None:
 def test_what_cannot_be() -> None:
     with pytest.raises(af.ConfigError, match="no vocab_size"):
         resize_vocabulary(af.build("vit-tiny"), 10)
-    with pytest.raises(af.ConfigError, match="must be 1 or more"):
+    with pytest.raises(af.ConfigError, match="vocab_size is 0"):
         resize_vocabulary(af.build("gpt2-tiny"), 0)
     with pytest.raises(af.ConfigError, match="no image_size"):
         resize_images(af.build("gpt2-tiny"), 64)
-    with pytest.raises(af.ConfigError, match="one size"):
+    with pytest.raises(af.ConfigError, match=r"mae .*patch_size"):
         resize_images(af.build("mae-tiny"), patch_size=4)
     with pytest.raises(af.ConfigError, match="square"):
         resize_images(af.build("mae-tiny"), (32, 64))

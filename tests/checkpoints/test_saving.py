@@ -274,7 +274,7 @@ def test_a_committed_save_takes_nothing_from_elsewhere(tmp_path: Path) -> None:
     (inside / "out").mkdir()
     (inside / "out" / "planted").write_text("planted")
     (tmp_path / "b" / "out").symlink_to(tmp_path / "home")
-    with pytest.raises(af.FolderError, match="link out of the folder"):
+    with pytest.raises(af.FolderError, match="b/out is a link"):
         af.load(tmp_path / "b")
     assert not (tmp_path / "home" / "planted").exists()
     for text in ('["../home/secret"]', '[".."]', "{", "[1]", "3", "[" * 100_000):
@@ -292,7 +292,7 @@ def test_a_folder_that_may_not_be_written_says_how_to_finish(tmp_path: Path, mon
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(os, "replace", refuse)
-    with pytest.raises(af.FolderError, match=r"was cut off, and cannot be finished here: Permission denied"):
+    with pytest.raises(af.FolderError, match=r"model .*Permission denied"):
         af.load(tmp_path / "model")
 
 

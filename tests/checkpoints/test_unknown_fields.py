@@ -183,7 +183,7 @@ def test_layers_of_a_config_inside_a_config(tmp_path: Path) -> None:
 def test_tables_that_a_formula_fills_are_bounded(tmp_path: Path, length: int) -> None:
     save_oracle(make_oracle("MarianMTModel"), tmp_path)
     began = time.monotonic()
-    with pytest.raises(af.WeightsError, match="its file holds"):
+    with pytest.raises(af.WeightsError, match="file"):
         af.load(change(tmp_path, max_position_embeddings=length))
     assert time.monotonic() - began < 5
 

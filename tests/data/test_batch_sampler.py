@@ -78,7 +78,7 @@ def test_unshuffled_batches_run_from_short_to_long() -> None:
 def test_mistakes() -> None:
     with pytest.raises(af.DataError, match="no rows"):
         LengthGroupedSampler([], BatchConfig())
-    with pytest.raises(af.DataError, match="3 rows cannot be shared among 4"):
+    with pytest.raises(af.DataError, match=r"^3 rows .* 4 processes"):
         LengthGroupedSampler([1, 2, 3], BatchConfig(), ranks=4)
     with pytest.raises(af.ConfigError, match="rows is 0"):
         BatchConfig(rows=0)

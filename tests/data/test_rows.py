@@ -132,7 +132,7 @@ def test_parquet(tmp_path: Path) -> None:
     assert rows.location(2).endswith("x.parquet, row 3")
     write(tmp_path / "x.parquet.gz", (tmp_path / "x.parquet").read_bytes())
     assert list(read(tmp_path / "x.parquet.gz")) == list(rows)
-    with pytest.raises(af.DataError, match=r"not a Parquet file"):
+    with pytest.raises(af.DataError, match=r"bad\.parquet .*Parquet"):
         read(write(tmp_path / "bad.parquet", "no"))
 
 
@@ -152,9 +152,9 @@ def test_parallel_files(tmp_path: Path) -> None:
     rows = read(f"{tmp_path / 'a.en'},{tmp_path / 'a.de'}", sides=sides)
     assert list(rows) == both and rows.location(2).endswith("a.en, line 3")
     write(tmp_path / "b.de", "eins\n")
-    with pytest.raises(af.DataError, match=r"a\.en has 3 lines and .*b\.de has 1 lines"):
+    with pytest.raises(af.DataError, match=r"a\.en has 3 lines.*b\.de has 1 "):
         read([tmp_path / "a.en", tmp_path / "b.de"], sides=sides)
-    with pytest.raises(af.DataError, match="one file for each of source, target, and one was given"):
+    with pytest.raises(af.DataError, match=r"source, target; 1 .*file\.source,file\.target"):
         read(tmp_path / "a.en", sides=sides)
     write(tmp_path / "c.tsv", "one\teins\n")
     assert read(tmp_path / "c.tsv", sides=sides)[0] == {"1": "one", "2": "eins"}
@@ -169,7 +169,7 @@ def test_globs_and_several_files(tmp_path: Path) -> None:
     write(tmp_path / "part-3.tsv", "text\tclass\nx\t1\n")
     with pytest.raises(af.DataError, match=r"part-3\.tsv has the columns text, class"):
         read(tmp_path / "part-*.tsv")
-    with pytest.raises(af.DataError, match="No file matches"):
+    with pytest.raises(af.DataError, match=r"other-\*\.tsv"):
         read(tmp_path / "other-*.tsv")
 
 
@@ -235,26 +235,26 @@ def test_squad(tmp_path: Path) -> None:
         ("x.json", "[]", r"x\.json is empty"),
         ("x.txt", b"ok\nfine\nGr\xf6\xdfe\n", r"x\.txt, line 3, is not UTF-8 text \(byte 0xf6 at column 3\)"),
         ("x.json", b'[{"a": "\xf6"}]', r"x\.json, line 1, is not UTF-8"),
-        ("x.jsonl", '{"a": 1}\n{"a": \n', r"x\.jsonl, line 2, is not what it should be: no JSON"),
+        ("x.jsonl", '{"a": 1}\n{"a": \n', r"x\.jsonl, line 2, .*JSON .*column 7"),
         ("x.jsonl", '{"a": 1}\n[1]\n', r"x\.jsonl, line 2, .* object"),
         ("x.json", '{"a": 1,\n "b": }', r"x\.json, line 2, is not JSON"),
-        ("x.json", '{"a": 1}', r"must hold a list of objects"),
+        ("x.json", '{"a": 1}', r'x\.json .*"data"'),
         ("x.tsv", "text\ttext\na\tb\n", r'two columns named "text"'),
         (
             "x.csv",
             'text,label\na,1\n"b,1\nc,1\n',
-            r'x\.csv, line 3, begins a cell with a quotation mark \("\) that is never',
+            r'x\.csv, line 3, .*\("\)',
         ),
-        ("x.csv", "text,label\na,1\nb\rc,1\n", r"x\.csv, line 3, cannot be read: it holds a carriage return"),
+        ("x.csv", "text,label\na,1\nb\rc,1\n", r"x\.csv, line 3, .*\\r"),
         (
             "x.jsonl",
             '{"a": 1}\n' + "[" * 100_000,
-            r"x\.jsonl, line 2, is not what it should be: its JSON is nested too deeply",
+            r"x\.jsonl, line 2, .*nested",
         ),
-        ("x.json", "[" * 100_000, r"x\.json holds JSON that is nested too deeply"),
-        ("x.json", '[{"a": ' + "9" * 5000 + "}]", r"x\.json holds a whole number of thousands of digits"),
-        ("x.json", '[{"paragraphs": 3}]', r"x\.json is not laid out as SQuAD is: 'int' object is not iterable\.$"),
-        ("x.json", '[{"paragraphs": [{"qas": [{}]}]}]', r"x\.json is not laid out as SQuAD is: 'id' is missing\.$"),
+        ("x.json", "[" * 100_000, r"x\.json .*nested"),
+        ("x.json", '[{"a": ' + "9" * 5000 + "}]", r"x\.json .*digits"),
+        ("x.json", '[{"paragraphs": 3}]', r"x\.json .*SQuAD.*'int'"),
+        ("x.json", '[{"paragraphs": [{"qas": [{}]}]}]', r"x\.json .*SQuAD.*'id'"),
         ("x.parquet", "nothing", r"x\.parquet is not a Parquet file: .*[^.]\.$"),
     ],
 )
@@ -266,7 +266,7 @@ def test_bad_files(name: str, content: str | bytes, said: str, tmp_path: Path) -
 
 def test_files_that_are_not_there(tmp_path: Path) -> None:
     write(tmp_path / "train.tsv.gz", tsv(ROWS))
-    with pytest.raises(af.DataError, match=r"train\.tsv does not exist\. Beside it there is train\.tsv\.gz"):
+    with pytest.raises(af.DataError, match=r"train\.tsv .*train\.tsv\.gz"):
         read(tmp_path / "train.tsv")
     with pytest.raises(af.DataError, match="is a folder"):
         read(tmp_path)

@@ -295,7 +295,7 @@ def test_files_are_handed_in(page: Page, things: Models, tmp_path: Path) -> None
     chances = [float(text) for text in page.texts('[data-figure="predictions"] .value')]
     assert chances == pytest.approx([one["probability"] for one in second["predictions"]], abs=6e-4)
     page.act(lambda: page.tab.locator("#clip-file").set_input_files(tmp_path / "no.zip"))
-    assert "no video at all" in page.text(".bad")
+    assert "cannot be decoded" in page.text(".bad")
     page.tab.locator("#clip-file").set_input_files(tmp_path / "rows.csv")
     page.tab.wait_for_selector('#status:has-text("not a supported file")')
     page.act(lambda: page.tab.locator("#clip-example").click())

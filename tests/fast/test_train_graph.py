@@ -147,12 +147,12 @@ def test_inputs_stay_where_they_are() -> None:
     """Batches are copied in, with their counts of tokens; the caller's own tensors are neither kept nor changed."""
     first, second = fed(2), fed(2)
     tape = CapturedStep(first, torch.device("cpu"))
-    where = {name: value.data_ptr() for name, value in tape.fed.batch.items()}
+    where = {name: value.data_ptr() for name, value in tape.inputs.batch.items()}
     for one in (first, second):
         tape.load(one)
-        assert all(torch.equal(tape.fed.batch[name], value) for name, value in one.batch.items())
-        assert tape.fed.read(torch.device("cpu")).tolist() == [6.0, 8.0]
-    assert {name: value.data_ptr() for name, value in tape.fed.batch.items()} == where
+        assert all(torch.equal(tape.inputs.batch[name], value) for name, value in one.batch.items())
+        assert tape.inputs.read(torch.device("cpu")).tolist() == [6.0, 8.0]
+    assert {name: value.data_ptr() for name, value in tape.inputs.batch.items()} == where
     assert graph_key(first) == graph_key(second) != graph_key(fed(3))
     turned = replace(first, batch={**first.batch, "x": torch.randn(3, 2).T})
     assert graph_key(turned) != graph_key(first), "kernels depend on how the numbers lie"
@@ -172,8 +172,8 @@ def test_texts_are_filled_up_to_few_shapes() -> None:
         tape.load(some(rows, tokens))
         expected = torch.full((32, 16), -7.0)
         expected[:rows, :tokens] = 1
-        assert torch.equal(tape.fed.batch["x"], expected) and int(tape.fed.batch["y"].sum()) == 3 * rows
-    assert tape.fed.batch["y"].shape == (32, 8)
+        assert torch.equal(tape.inputs.batch["x"], expected) and int(tape.inputs.batch["y"].sum()) == 3 * rows
+    assert tape.inputs.batch["y"].shape == (32, 8)
 
 
 def test_nothing_is_filled_up_beyond_what_a_model_can_read() -> None:
@@ -202,10 +202,10 @@ def test_what_is_filled_up_leaves_loss_and_gradients_as_they_are(
     longest = engine.work.longest
     tape = CapturedStep(fed, torch.device("cpu"), PaddingPlan(engine.work.fills, longest))
     tape.load(fed)
-    grown = {name for name, value in fed.batch.items() if tape.fed.batch[name].shape != value.shape}
+    grown = {name for name, value in fed.batch.items() if tape.inputs.batch[name].shape != value.shape}
     assert grown or longest is None, {name: value.shape for name, value in fed.batch.items()}
     found = []
-    for batch in (fed.batch, tape.fed.batch):
+    for batch in (fed.batch, tape.inputs.batch):
         engine.work.model.zero_grad()
         with no_host_sync():
             loss = engine.work.loss(batch)
@@ -247,7 +247,7 @@ def test_so_many_shapes_and_no_more() -> None:
         for n in range(WARM + 2):
             assert (recorder.step(fed(rows)) is None) == (rows > KEPT), (rows, n)
     recorder.end()
-    assert len(recorder.tapes) == KEPT
+    assert len(recorder.captured) == KEPT
     assert said == [f"Some steps are not recorded: batches come in more than {KEPT} shapes."]
 
 
@@ -264,7 +264,7 @@ def test_each_reason_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
         for _ in range(WARM + 1):
             recorder.step(fed(rows))
     assert said == ["Some steps are not recorded: they look at values (_local_scalar_dense)."]
-    assert [tape is None for tape in recorder.tapes.values()] == [False, True, True]
+    assert [tape is None for tape in recorder.captured.values()] == [False, True, True]
     monkeypatch.setattr(StepCapturer, "_crowds", lambda self: "they crowd the GPU")
     for _ in range(2 * WARM):
         recorder.step(fed(1))

@@ -79,7 +79,7 @@ def test_two_arguments_are_a_question_and_its_context(
 def test_other_numbers_of_arguments_are_refused(given: list[str], folder: Path, capsys: Any) -> None:
     with pytest.raises(SystemExit) as stop:
         main(["run", "answer", "--model", str(folder), *given])
-    assert stop.value.code == 2 and "two texts, or one line with a tab between them" in capsys.readouterr().err
+    assert stop.value.code == 2 and "question" in capsys.readouterr().err
 
 
 def test_the_best_span_is_the_best_legal_one() -> None:
@@ -137,10 +137,10 @@ def test_mistakes() -> None:
     task = begin("answer", "bert-tiny", ROWS, vocab_size=200)
     uneven, far = {"text": ["a", "b"], "answer_start": [1]}, [{"text": "a", "answer_start": 1e400}]
     for odd in ({"text": ["Monday"]}, uneven, far, 3):
-        with pytest.raises(af.InputError, match='each answer must have a "text" and an "answer_start"'):
+        with pytest.raises(af.InputError, match=r'"text" .*"answer_start"'):
             answers_of({"question": "when", "context": CONTEXT, "answers": odd})
     wrong = {"question": "when", "context": CONTEXT, "answers": [{"text": "Monday", "answer_start": 3}]}
-    with pytest.raises(af.InputError, match=r'row 1: the answer "Monday" does not stand at character 3'):
+    with pytest.raises(af.InputError, match=r'row 1: .*"answer_start" is 3\b.*"Monday"'):
         task.prepare(listed(wrong))
     with pytest.raises(af.InputError, match="a question and a context"):
         task("just a question")

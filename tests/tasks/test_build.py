@@ -67,10 +67,14 @@ def test_settings_as_they_are_change_nothing() -> None:
 @pytest.mark.parametrize(
     ("recipe", "changes", "says"),
     [
-        ("gpt2-tiny", {"n_layers": 3}, r"^model\.n_layers cannot .* would be \[\d+\] and is not there; "),
-        ("gpt2-tiny", {"n_layers": 1, "dropout": 0.5}, r"^model\.n_layers and model\.dropout cannot .*left over"),
-        ("gpt2-tiny", {"max_length": 7}, r"^model\.max_length cannot .* would be \[7, 64\] and is \[\d+, 64\]; "),
-        ("llama-tiny", {"tied": None}, r"^model\.tied cannot"),
+        ("gpt2-tiny", {"n_layers": 3}, r"^model\.n_layers .*decoder\.blocks\.2\..*\[\d+\]"),
+        (
+            "gpt2-tiny",
+            {"n_layers": 1, "dropout": 0.5},
+            r"^model\.n_layers and model\.dropout .*decoder\.blocks\.1\..*\[64\]",
+        ),
+        ("gpt2-tiny", {"max_length": 7}, r"^model\.max_length .* from \[\d+, 64\] to \[7, 64\]"),
+        ("llama-tiny", {"tied": None}, r"^model\.tied .*\[256, 64\]"),
     ],
 )
 def test_what_needs_other_weights_is_refused(recipe: str, changes: dict[str, Any], says: str) -> None:
@@ -78,9 +82,8 @@ def test_what_needs_other_weights_is_refused(recipe: str, changes: dict[str, Any
     if "tied" in changes:  # the same names in a state_dict, and one tensor more
         changes = {"tied": not model.config.to_json()["tied"]}
     for one in (model, registry.build_meta(registry.family(model.family), model.config)):
-        with pytest.raises(af.ConfigError, match=says) as error:
+        with pytest.raises(af.ConfigError, match=says):
             with_config(one, model.config.replace(**changes))
-        assert str(error.value).count(". ") == 0 and str(error.value).endswith("only what changes no weight can be.")
 
 
 def test_an_autoencoder_is_taken_further_as_its_encoder(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def test_answers_are_no_longer_than_their_source_allows(folder: Path) -> None:
 
 def test_another_language_is_said(folder: Path) -> None:
     translate = af.task("translate", folder, language="en")
-    with pytest.warns(UserWarning, match="looks like German, and this model reads English"):
+    with pytest.warns(UserWarning, match=r"German, .*English"):
         translate(["It rains", "Wo ist der Bahnhof?", "Ich weiß es nicht."])
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -135,9 +135,9 @@ def test_options_that_do_not_fit() -> None:
     """Said before anything is learned."""
     pair = {"first": "a man", "second": "a dog"}
     classes, numbers = (listed({**pair, "label": a}, {**pair, "label": b}) for a, b in (("0", "1"), ("0.5", "3.0")))
-    with pytest.raises(af.InputError, match=r"task\.symmetric is for pairs of texts that a model tells apart"):
+    with pytest.raises(af.InputError, match=r"task\.symmetric"):
         begin("classify-pair", "distilbert-tiny", classes, {"symmetric": True}, vocab_size=300)
-    with pytest.raises(af.InputError, match=r"task\.r_drop compares the probabilities of classes"):
+    with pytest.raises(af.InputError, match=r"task\.r_drop .*task\.problem"):
         begin("classify-pair", "bert-tiny", numbers, {"r_drop": 1.0}, vocab_size=300)
 
 
@@ -159,16 +159,14 @@ def test_labels(tmp_path: Path) -> None:
     task = begin("classify-text", "bert-tiny", rows, labels="0=negative,1=positive", vocab_size=300)
     assert task.labels == ("negative", "positive") and task.example(rows[0])["labels"] == 1
     (tmp_path / "dev.tsv").write_text("text\tlabel\ngood\t1\nso so\t2\n")
-    with pytest.raises(
-        af.InputError, match=r'dev\.tsv, line 3: the label "2" is new; training knew negative, positive'
-    ):
+    with pytest.raises(af.InputError, match=r'dev\.tsv, line 3: .*"2" .*negative, positive'):
         task.evaluate(find("classify-text").read(tmp_path / "dev.tsv"))
-    with pytest.raises(af.InputError, match=r'dev\.tsv, line 3: the label "2" is new'):  # before the first step
+    with pytest.raises(af.InputError, match=r'dev\.tsv, line 3: .*"2"'):  # before the first step
         Job(task, rows, find("classify-text").read(tmp_path / "dev.tsv"), data=said(cache=False))
     assert "negative" not in task.tokenizer.engine.get_vocab()  # what labels are called is not learned
-    with pytest.raises(af.DataError, match="one label only"):
+    with pytest.raises(af.DataError, match=r'^the rows given .*"1"'):
         begin("classify-text", "bert-tiny", rows[:1])
-    with pytest.raises(af.DataError, match=r"row 2, has None as its label"):
+    with pytest.raises(af.DataError, match=r"row 2, .*\bNone\b"):
         begin("classify-text", "bert-tiny", listed({"text": "a", "label": "x"}, {"text": "b", "label": None}))
 
 
@@ -186,7 +184,7 @@ def test_whole_numbers_are_classes_however_they_are_written(zero: Any, tmp_path:
     (tmp_path / "dev.tsv").write_text("text\tlabel\nbad\t0.0\ngood\t1\n")
     assert af.task("classify-text", tmp_path / "x").evaluate(find("classify-text").read(tmp_path / "dev.tsv"))
     assert begin("classify-text", "bert-tiny", listed({"text": "a", "label": zero}, {"text": "b", "label": 0.5})).number
-    with pytest.raises(af.DataError, match="row 2, has nan as its label"):
+    with pytest.raises(af.DataError, match=r"row 2, .*nan"):
         begin("classify-text", "bert-tiny", listed({"text": "a", "label": 1.0}, {"text": "b", "label": float("nan")}))
 
 
@@ -233,7 +231,7 @@ def test_a_table_with_a_missing_label(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("\n".join(rows) + "\n")
     (tmp_path / "y.csv").write_text("\n".join([*rows[:3], rows[4]]) + "\n")
     read = find("classify-text").read
-    with pytest.raises(af.DataError, match=r"x\.csv, line 4, has '' as its label"):
+    with pytest.raises(af.DataError, match=r"x\.csv, line 4, .*''"):
         begin("classify-text", "bert-tiny", read(tmp_path / "x.csv"))
     assert begin("classify-text", "bert-tiny", read(tmp_path / "y.csv"), vocab_size=300).labels == ("0", "1")
 
@@ -254,13 +252,13 @@ def test_columns(tmp_path: Path) -> None:
     (tmp_path / "b.tsv").write_text("gj04\t1\t*\tThe sailors rode.\n")
     chosen = said(columns="text=4,label=2")
     assert read(tmp_path / "b.tsv", chosen)[0] == {"text": "The sailors rode.", "label": "1"}
-    with pytest.raises(af.DataError, match=r"no column for the text .* it has: 1, 2, 3, 4\. Say which .*text=NAME"):
+    with pytest.raises(af.DataError, match=r"text column .* 1, 2, 3, 4\. .*text=NAME"):
         read(tmp_path / "b.tsv")
     (tmp_path / "c.tsv").write_text("Nice one.\tgood\n")
     assert read(tmp_path / "c.tsv")[0] == {"text": "Nice one.", "label": "good"}
     (tmp_path / "e.tsv").write_text("good\tNice one.\ngood\tLovely.\nbad\tDull.\n")
     assert read(tmp_path / "e.tsv")[0] == {"text": "Nice one.", "label": "good"}
-    with pytest.raises(af.DataError, match=r'data\.columns names "lable"; classify-text has text, label'):
+    with pytest.raises(af.DataError, match=r'data\.columns .*"lable".*"label"'):
         read(tmp_path / "c.tsv", said(columns="lable=2"))
     (tmp_path / "d.csv").write_text("tweet_text,mood\nhm,1\n")
     assert read(tmp_path / "d.csv", said(columns="text=tweet_text,label=mood"))[0] == {"text": "hm", "label": "1"}
@@ -269,12 +267,12 @@ def test_columns(tmp_path: Path) -> None:
 
 
 def test_recipes_and_folders_that_do_not_fit(trained: Any, tmp_path: Path) -> None:
-    with pytest.raises(af.ConfigError, match=r'"gpt2-tiny" does not fit this task, which wants an encoder.*bert-base'):
+    with pytest.raises(af.ConfigError, match=r'"gpt2-tiny" .*bert-base'):
         begin("classify-text", "gpt2-tiny", ROWS)
-    with pytest.raises(af.ConfigError, match=r'There is no recipe "bert-bse"\. Did you mean "bert-base"'):
+    with pytest.raises(af.ConfigError, match=r'"bert-bse".*"bert-base"'):
         begin("classify-text", "bert-bse", ROWS)
     trained.save(tmp_path / "x")
-    with pytest.raises(af.FolderError, match='head "classify", which gives no tags yet; train it'):
+    with pytest.raises(af.FolderError, match=r'"classify".*anyformer train tag '):
         af.task("tag", tmp_path / "x")
 
 
@@ -301,7 +299,7 @@ def test_pairs_and_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         assert float(capsys.readouterr().out) == pytest.approx(5, abs=0.6)
     with pytest.raises(af.InputError, match="classify-pair takes"):
         score("only one")
-    with pytest.raises(af.InputError, match='the label "high" is no number'):
+    with pytest.raises(af.InputError, match=r'"high" .*task\.problem'):
         task.evaluate(listed({"first": "a", "second": "b", "label": "high"}))
 
 
@@ -320,7 +318,7 @@ def test_choices(tmp_path: Path) -> None:
     answers = pick([("rain", ["umbrella", "sun"]), ("heat", ["coat", "sun", "umbrella"])])
     assert [answer.text for answer in answers] == ["umbrella", "sun"] and answers[1].index == 1
     assert len(answers[0].scores) == 2 and sum(answers[0].scores) == pytest.approx(1, abs=1e-5)
-    with pytest.raises(af.InputError, match='the label "7" is neither'):
+    with pytest.raises(af.InputError, match=r'row 1: .*"7" '):
         task.evaluate(listed({"first": "rain", "choices": ["a", "b"], "label": 7}))
 
 

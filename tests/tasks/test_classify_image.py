@@ -85,7 +85,7 @@ def test_a_hugging_face_folder_is_honoured(tmp_path: Path) -> None:
 
 
 def write_folders(folder: Path, n: int = 24) -> None:
-    for i, (label, pixels) in enumerate(files.labelled(n)):
+    for i, (label, pixels) in enumerate(files.labeled(n)):
         (folder / label).mkdir(parents=True, exist_ok=True)
         (folder / label / f"{i}.png").write_bytes(files.encode(pixels))
 
@@ -93,7 +93,7 @@ def write_folders(folder: Path, n: int = 24) -> None:
 def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Folders of classes to train on, a zip with a TSV to measure on, a file to run on, and an image of it."""
     write_folders(tmp_path / "train")
-    rows = files.labelled(9)
+    rows = files.labeled(9)
     (tmp_path / "p.zip").write_bytes(files.zipped({f"{i}.png": files.encode(one) for i, (_, one) in enumerate(rows)}))
     (tmp_path / "x.tsv").write_text(
         "file\tclass\n" + "".join(f"{i}.png\t{label}\n" for i, (label, _) in enumerate(rows))
@@ -102,7 +102,7 @@ def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     settings = [f"--set=train.{key}={value}" for key, value in {**QUICK, "steps": 4}.items()]
     run(["train", "classify-image", "--recipe", "vit-tiny", "--data", data, "--out", model, *settings])
     said = capsys.readouterr().out
-    assert "images/s" in said and "waiting" in said
+    assert "images/s" in said and "data wait" in said
     rows_said = [json.loads(line) for line in (tmp_path / "model" / "metrics.jsonl").read_text().splitlines()]
     learned = [row for row in rows_said if "split" not in row]
     assert 0 <= learned[-1]["waiting"] <= 1 and learned[-1]["images_per_second"] > 0
@@ -127,7 +127,7 @@ def run(arguments: list[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["none.jpg"], "There is no image none.jpg"),
+        (["none.jpg"], "none.jpg does not exist"),
         (["{broken}"], "broken.png is damaged"),
         (["{good}", "--out", "x.txt"], "--out is x.txt"),
         (["{good}", "--out", "/none/x.png"], "the folder /none"),
@@ -166,20 +166,20 @@ def test_mistakes_in_the_data(tmp_path: Path, trained: Path) -> None:
     only.mkdir(parents=True)
     (only / "0.png").write_bytes(files.encode(files.square((1, 2, 3), 0)))
     (tmp_path / "one" / "blue").mkdir()
-    with pytest.raises(DataError, match=r"The class folder .*blue has no images"):
+    with pytest.raises(DataError, match=r"one/blue"):
         ClassifyImage.read(tmp_path / "one")
     (tmp_path / "x.tsv").write_text(f"{tmp_path}/d/red/0.png\tviolet\n{tmp_path}/d/red/0.png\tred\n")
     task = ClassifyImage.load(trained)
-    with pytest.raises(InputError, match='line 1: the label "violet" is new; the model knows red, green, blue'):
+    with pytest.raises(InputError, match=r'line 1: .*"violet" .*red, green, blue'):
         task.evaluate(ClassifyImage.read(tmp_path / "x.tsv"))
     (tmp_path / "plain").mkdir()
     (tmp_path / "plain" / "a.png").write_bytes(files.encode(files.square((1, 2, 3), 0)))
-    with pytest.raises(DataError, match="no column for the label"):
+    with pytest.raises(DataError, match=r'label column.*data\.columns="label=NAME"'):
         ClassifyImage.read(tmp_path / "plain")
     with pytest.raises(ConfigError, match="does not fit this task"):
         ClassifyImage.begin("gpt2-tiny", ClassifyImage.read(tmp_path / "d"))
     af.build("vit-tiny", head="base").save(tmp_path / "base")
-    with pytest.raises(FolderError, match="gives no classes yet"):
+    with pytest.raises(FolderError, match=r'"base".*anyformer train classify-image '):
         ClassifyImage.load(tmp_path / "base")
 
 

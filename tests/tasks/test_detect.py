@@ -199,7 +199,7 @@ def test_boxes_of_nothing_are_left_out_and_told(tmp_path: Path, capsys: pytest.C
     made = task.example(rows[0])
     np.testing.assert_allclose(made["boxes"], np.array([[0, 0, 10, 10]]) * made["image"].shape[1] / 32)
     said = capsys.readouterr().err
-    assert said.count("Left out a box that is empty or outside its image") == 3 and "0.png" in said
+    assert said.count("Skipped a box") == 3 and "0.png" in said
 
 
 def test_pictures_of_nothing(tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_pictures_of_nothing_at_all(folder: Path, tmp_path: Path) -> None:
     figures = af.task("detect", folder / "model").evaluate(kind.read(empty))
     assert figures["ap"] == -1 and np.isfinite(figures["loss"])
     assert kind.begin("detr-tiny", kind.read([empty, folder / "x.json"])).labels == ("red", "green", "blue")
-    with pytest.raises(af.DataError, match="has no boxes with classes"):
+    with pytest.raises(af.DataError, match=r"x\.json .*boxes.*classes"):
         kind.begin("detr-tiny", kind.read(empty))
 
 
@@ -239,9 +239,9 @@ def test_pictures_of_one_row_or_column(size: tuple[int, int], folder: Path) -> N
     ("change", "says"),
     [
         (lambda whole: whole["images"][2].update(file_name="gone.png"), "gone.png"),
-        (lambda whole: whole["annotations"][1].update(category_id=9), "category 9"),
+        (lambda whole: whole["annotations"][1].update(category_id=9), "category_id 9"),
         (lambda whole: whole["annotations"][1].update(image_id=999), "999"),
-        (lambda whole: whole["annotations"][1].update(bbox=[1, 2, 3]), "four numbers"),
+        (lambda whole: whole["annotations"][1].update(bbox=[1, 2, 3]), '"bbox" .*four'),
     ],
 )
 def test_files_that_are_wrong(change: Any, says: str, tmp_path: Path) -> None:
@@ -254,7 +254,7 @@ def test_a_class_that_the_model_does_not_have(folder: Path, tmp_path: Path) -> N
         whole["categories"][0]["name"] = "purple"
 
     task: Any = af.task("detect", folder / "model")
-    with pytest.raises(af.Error, match='"purple" is new; the model knows red, green, blue'):
+    with pytest.raises(af.Error, match=r'"purple" .*red, green, blue'):
         task.evaluate(task.read(write(tmp_path, rename)))
 
 
@@ -263,7 +263,7 @@ def test_recipes_and_folders_that_find_nothing(folder: Path, tmp_path: Path) -> 
     with pytest.raises(af.Error, match="detr"):
         kind.begin("vit-tiny", kind.read(folder / "x.json"))
     af.build("vit-tiny").save(tmp_path / "vit")
-    with pytest.raises(af.FolderError, match="detect wants a detector"):
+    with pytest.raises(af.FolderError, match=r"vit model; detect .*DETR"):
         af.task("detect", tmp_path / "vit")
-    with pytest.raises(af.InputError, match="nothing to draw"):
+    with pytest.raises(af.InputError, match=r"classify-image .*--out"):
         evaluate_task("classify-image", tmp_path / "vit", folder / "x.json", draw=True)

@@ -109,7 +109,7 @@ def test_bad_folders(minilm: Path, tmp_path: Path) -> None:
     with pytest.raises(af.FolderError, match="Dense"):
         af.task("embed", folder)
     (folder / "modules.json").write_text('[{"idx": 1e400, "path": "", "type": "a.Transformer"}]')
-    with pytest.raises(af.FolderError, match="is not a list of modules"):
+    with pytest.raises(af.FolderError, match=r"modules\.json .*idx, type"):
         af.task("embed", folder)
     with pytest.raises(af.ConfigError, match="embed"):
         af.task("embedd", folder)
@@ -183,7 +183,7 @@ def test_two_files_side_by_side(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("score", ["much", "nan", None])
 def test_a_score_that_is_none_is_named(score: str | None) -> None:
-    with pytest.raises(af.InputError, match=r"2.*is no number"):
+    with pytest.raises(af.InputError, match=rf'row 2: .*"{score}"'):
         begin("embed", "bert-tiny", listed(*({"first": "a", "second": "b", "score": one} for one in (1.0, score))))
 
 

@@ -71,7 +71,7 @@ def test_how_a_prompt_is_framed_is_said_once(talker: Path, capsys: pytest.Captur
     framed, plain = "<user>a dog<assistant>", "a dog"
     assert ask("a dog").prompt == framed
     said = capsys.readouterr()
-    assert not said.out and "framed as a chat turn" in said.err and "chat=False" in said.err and "--no-chat" in said.err
+    assert not said.out and "chat=False" in said.err and "--no-chat" in said.err
     assert ask("a dog", chat=False).prompt == plain and ask("a dog").prompt == framed
     assert "".join(ask.stream("a dog", chat=False)) == ask("a dog", chat=False).text
     for chat, prompt in ((True, framed), (False, plain)):
@@ -79,7 +79,7 @@ def test_how_a_prompt_is_framed_is_said_once(talker: Path, capsys: pytest.Captur
         assert af.task("generate", talker, chat=not chat, **OPTIONS)("a dog", chat=chat).prompt == prompt
     assert not capsys.readouterr().err
     af.task("generate", talker, **OPTIONS)("a dog", shots=[("a", "b")])
-    assert "the chat template is not used" in capsys.readouterr().err
+    assert "chat template" in capsys.readouterr().err
     with pytest.raises(af.InputError, match="chat template"):
         ask("a dog", chat=False, system="be kind")
 
@@ -100,7 +100,7 @@ def test_mistakes_are_one_sentence(folder: Path, tmp_path: Path) -> None:
         af.task("generate", tmp_path / "nowhere")
     af.build("transformer-tiny").save(tmp_path / "pair")
     (tmp_path / "pair" / "tokenizer.json").write_bytes((folder / "tokenizer.json").read_bytes())
-    with pytest.raises(af.InputError, match="turns one text into another"):
+    with pytest.raises(af.InputError, match=r"transformer model .*generate"):
         af.task("generate", tmp_path / "pair")
     af.build("llama-tiny", vocab_size=40).save(tmp_path / "small")
     (tmp_path / "small" / "tokenizer.json").write_bytes((folder / "tokenizer.json").read_bytes())
@@ -157,7 +157,7 @@ def test_examples_come_before_the_case(folder: Path, tmp_path: Path) -> None:
     said = write("Spain", shots=[("a", "b")], template="{0} {1};", stop=[]).text
     assert write("Spain", shots=[("a", "b")], template="{0} {1};").text == said.partition(";")[0].strip()
     assert "".join(write.stream("Spain", shots=file)) == answer.text
-    with pytest.raises(af.InputError, match="give shots with it"):
+    with pytest.raises(af.InputError, match=r"template .*shots"):
         write("Spain", template="{0} {1}")
 
 

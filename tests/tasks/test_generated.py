@@ -71,7 +71,7 @@ def test_several_answers_to_a_text(translate: Any) -> None:
     assert translate(TEXT, num_return_sequences=1) == best
     with pytest.raises(af.InputError, match="num_return_sequences is 9"):
         translate(TEXT, num_return_sequences=9)
-    with pytest.raises(af.InputError, match="whole number"):
+    with pytest.raises(af.InputError, match="num_return_sequences is '3'"):
         translate("", num_return_sequences="3")
 
 
@@ -101,7 +101,7 @@ def test_a_file_that_asks_for_several(translate: Any) -> None:
 
 def test_tables_are_refused(translate: Any) -> None:
     for name in ("output_scores", "output_logits"):
-        with pytest.raises(af.InputError, match=f"no {name}; ask for logprobs"):
+        with pytest.raises(af.InputError, match=f"no {name};.*logprobs=True"):
             translate(TEXT, **{name: True})
     assert translate(TEXT, return_dict_in_generate=True) == translate(TEXT)
 
@@ -140,10 +140,10 @@ def test_of_pictures(name: str, recipe: str, tmp_path: Path) -> None:
 
 
 def test_of_speech() -> None:
-    rows = listed({"sound": tone(440), "text": "a cat"}, {"sound": tone(880), "text": "a dog"})
+    rows = listed({"audio": tone(440), "text": "a cat"}, {"audio": tone(880), "text": "a dog"})
     task = begin("transcribe", "whisper-toy", rows, vocab_size=290)
     task.model.eval()
-    with pytest.raises(af.InputError, match="one answer a sound"):
+    with pytest.raises(af.InputError, match=r"transcribe .*num_return_sequences"):
         task(tone(440), num_return_sequences=2)
 
 

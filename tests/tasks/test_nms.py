@@ -23,7 +23,7 @@ from tests.training import picture_files as pictures
 ROWS = listed(
     *(
         {"image": af.tasks.picture.ImageFile.of(pixels), "boxes": np.array([[2.0, 2, 9, 9]]), "classes": [label]}
-        for label, pixels in pictures.labelled(6)
+        for label, pixels in pictures.labeled(6)
     )
 )
 

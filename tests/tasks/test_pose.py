@@ -195,7 +195,7 @@ def test_a_vitpose_folder_answers_as_transformers_does(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("points", "words"),
     [
-        ([[200, 300, 2]] * 4, "all its keypoints lie outside the image of 32 x 32"),
+        ([[200, 300, 2]] * 4, "image 6: .*keypoints .*32 x 32"),
         ([[1, 2, 2]] * 3, 'annotation 6, has "keypoints" that are not 4 times'),
     ],
 )
@@ -219,7 +219,7 @@ def test_a_list_with_uneven_keypoints(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text(json.dumps({"images": rows}))
     task = begin(tmp_path / "x.json")
     assert task.labels == ("point_1", "point_2")
-    with pytest.raises(af.Error, match=r"image 2.*has 1 keypoints; there are 2"):
+    with pytest.raises(af.Error, match=r"image 2: .* 1 keypoints; .* 2\b"):
         task.prepare(PoseTask.read(tmp_path / "x.json"))[1]
 
 
@@ -235,16 +235,16 @@ def test_a_joint_outside_does_not_count(squares: Path) -> None:
 
 
 def test_what_fits(squares: Path, tmp_path: Path) -> None:
-    with pytest.raises(af.ConfigError, match=r"places keypoints.*keypoint-detr-"):
+    with pytest.raises(af.ConfigError, match=r'"vit-tiny" .*keypoint-detr-'):
         begin(squares, "vit-tiny")
     model = af.build("keypoint-detr-tiny")
     model.save(tmp_path / "own")
-    with pytest.raises(af.InputError, match="takes no boxes"):
+    with pytest.raises(af.InputError, match="boxes"):
         af.task("pose", tmp_path / "own")(np.zeros((32, 32, 3), dtype=np.uint8), boxes=[[0, 0, 1, 1]])
 
 
 def test_a_mean_pose_of_other_joints(squares: Path) -> None:
     task = begin(squares)
     task.recall(task.describe())
-    with pytest.raises(af.ConfigError, match=r'"mean_pose" has 1 places for \d keypoints'):
+    with pytest.raises(af.ConfigError, match=r'"mean_pose" has 1 .* \d\.$'):
         task.recall({"mean_pose": [[0.5, 0.5]]})

@@ -39,7 +39,7 @@ def test_windows_cover_the_text_once() -> None:
     assert len({int(np.min(np.concatenate(plan.global_batches(epoch)))) for epoch in range(4)}) > 1
     plain = TokenWindows(1000, 64, 0, BatchConfig(rows=4, shuffle=False), seed=1)
     assert np.concatenate(plain.global_batches(3)).tolist() == list(range(0, 960, 64))
-    with pytest.raises(af.DataError, match="50 tokens, fewer than one window of 64"):
+    with pytest.raises(af.DataError, match=r"\b50 .*\b64\b.*data\.max_length"):
         TokenWindows(50, 64, 0, BatchConfig(), 0)
 
 
@@ -145,7 +145,7 @@ def test_masked_words(tmp_path: Path) -> None:
     answer = fill("meat my bird wants [MASK] one cow")
     assert str(answer) == "meat my bird wants seed one cow" and answer.choices[0][0][0] == "seed"
     assert len(answer.choices[0]) == 5
-    with pytest.raises(af.InputError, match=r"no gap; write \[MASK\]"):
+    with pytest.raises(af.InputError, match=r'"nothing to do" .*\[MASK\]'):
         fill("nothing to do")
 
 
@@ -207,7 +207,7 @@ def test_documents_that_are_too_few(tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_text(DOCUMENTS)
     task = begin("fill-mask", "bert-tiny", find("fill-mask").read(tmp_path / "x.txt"), {"next_sentence": True})
     (tmp_path / "y.txt").write_text("one document\nand no more\n")
-    with pytest.raises(af.DataError, match="two documents or more"):
+    with pytest.raises(af.DataError, match=r"task\.next_sentence "):
         Job(task, read(tmp_path / "y.txt"), data=DataSettings(cache=False))
 
 
@@ -221,16 +221,16 @@ def test_electra(rows: Rows, tmp_path: Path) -> None:
     task.save(tmp_path / "x")
     doubts = af.task("electra", tmp_path / "x")("the cat number 3 sat on mat 3")
     assert len(doubts.pieces) == len(doubts.scores) >= 8 and "cat" in str(doubts)
-    labelled = find("classify-text").fit(read_table(tmp_path))
+    labeled = find("classify-text").fit(read_table(tmp_path))
     sketched = load_meta_for(
         tmp_path / "x", find("classify-text").fits
     )  # what `anyformer train` looks at before it loads
     assert sketched.family == "electra" and sketched.device.type == "meta"
-    fine = begin("classify-text", tmp_path / "x", labelled)
+    fine = begin("classify-text", tmp_path / "x", labeled)
     ours, theirs = task.model.state_dict(), fine.model.state_dict()
     assert torch.equal(theirs["encoder.inputs.words.weight"], ours["discriminator.inputs.text.words.weight"])
-    learn(fine, labelled, 60)
-    assert fine.evaluate(labelled)["accuracy"] == 1.0
+    learn(fine, labeled, 60)
+    assert fine.evaluate(labeled)["accuracy"] == 1.0
 
 
 def read_table(folder: Path) -> Rows:
@@ -264,5 +264,5 @@ def test_a_discriminator_that_begins_as_the_generator(rows: Rows, tmp_path: Path
         begin("electra", tmp_path / "y", rows, {"from_generator": True})
     shared = model.replace(tied="all", weight=50.0)
     begin("electra", "electra-joint-tiny", rows, vocab_size=200, max_length=32, model=shared).save(tmp_path / "z")
-    with pytest.raises(af.ConfigError, match=r"share everything already; build them with model\.tied=vectors"):
+    with pytest.raises(af.ConfigError, match=r"task\.from_generator.*model\.tied=vectors"):
         begin("electra", tmp_path / "z", rows, {"from_generator": True})

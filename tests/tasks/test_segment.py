@@ -36,7 +36,7 @@ def mask_of(i: int, label: str) -> Any:
 
 def with_masks(folder: Path, n: int = 12, encode: Any = pictures.encode) -> Path:
     """A COCO json whose images have masks, but for the last; the classes named beside it."""
-    rows = pictures.labelled(n)
+    rows = pictures.labeled(n)
     pixels = {f"{i}.png": pictures.encode(picture) for i, (_, picture) in enumerate(rows)}
     masks = {f"{i}_mask.png": encode(mask_of(i, label)) for i, (label, _) in enumerate(rows)}
     images = [{"id": i, "file_name": f"{i}.png", "semantic_mask": f"{i}_mask.png"} for i in range(n)]
@@ -55,7 +55,7 @@ def begin(data: Path, recipe: str = "segmenter-tiny", labels: str = "", **option
 
 
 def test_masks_and_their_classes(tmp_path: Path) -> None:
-    """Ids become places among the names; what is unlabelled does not count; an image without a mask is left out."""
+    """Ids become places among the names; unlabeled pixels do not count; an image without a mask is left out."""
     data = with_masks(tmp_path)
     task, rows = begin(data), Segment.read(data)
     assert len(rows) == 11
@@ -139,7 +139,7 @@ def test_figures_at_the_masks_own_size(tmp_path: Path) -> None:
         task.model.heads["mask"].norm.weight.zero_()
         task.model.heads["mask"].norm.bias.copy_(torch.tensor([5.0, 0, 0, 0]))
     figures = task.evaluate(rows)
-    whole = np.stack([mask_of(i, label) for i, (label, _) in enumerate(pictures.labelled(12)[:11])])
+    whole = np.stack([mask_of(i, label) for i, (label, _) in enumerate(pictures.labeled(12)[:11])])
     share = (whole == 1).sum() / (whole != 0).sum()
     assert figures["pixel_accuracy"] == pytest.approx(share) and figures["mean_iou"] == pytest.approx(share / 4)
 
@@ -184,15 +184,15 @@ def test_bad_masks_are_named(tmp_path: Path) -> None:
     rows = Segment.read(data)
     task = begin(data)
     for mask, words in (
-        (np.zeros((16, 32), dtype=np.uint8), "32 x 16 pixels, its image 32 x 32"),
-        (np.full((32, 32), 200, dtype=np.uint8), "holds 200, which is no class.*classes.json"),
-        (np.zeros((32, 32, 3), dtype=np.uint8), "has colors"),
+        (np.zeros((16, 32), dtype=np.uint8), r"mask\.png .*32 x 16 .*32 x 32"),
+        (np.full((32, 32), 200, dtype=np.uint8), r"mask\.png .*\b200\b.*classes\.json"),
+        (np.zeros((32, 32, 3), dtype=np.uint8), r"mask\.png .*channel"),
     ):
         row = {**rows[0], "mask": af_picture(mask)}
         with pytest.raises(af.InputError, match=words):
             task.example(row)
     for number in (2**31 - 1, -5):
-        with pytest.raises(af.InputError, match=f"holds {number}, which is no class"):
+        with pytest.raises(af.InputError, match=rf"mask\.tif .* {number}[ ,]"):
             task.numbers(np.full((2, 2), number), "mask.tif")
 
 
@@ -200,7 +200,7 @@ def test_figures_need_masks(tmp_path: Path) -> None:
     data = with_masks(tmp_path)
     task = begin(data)
     bare = ListRows([{"image": row["image"]} for row in Segment.read(data)], "bare")
-    with pytest.raises(af.DataError, match="bare has neither masks nor outlines"):
+    with pytest.raises(af.DataError, match=r"bare has .*masks"):
         task.evaluate(bare)
 
 
@@ -216,13 +216,13 @@ def test_names_by_settings_and_by_number(tmp_path: Path) -> None:
     (tmp_path / "classes.json").unlink()
     assert begin(data).labels == ("0", "1", "4", "7", "9")
     (tmp_path / "classes.json").write_text('{"one": 1}')
-    with pytest.raises(af.DataError, match=r"classes.json names no classes"):
+    with pytest.raises(af.DataError, match=r'classes\.json .*"1"'):
         begin(data)
 
 
 def test_what_fits(tmp_path: Path) -> None:
     data = with_masks(tmp_path)
-    with pytest.raises(af.ConfigError, match="a class for every pixel"):
+    with pytest.raises(af.ConfigError, match=r'"vit-tiny" .*segmenter-mini'):
         begin(data, "vit-tiny")
     af.build("beit-tiny").save(tmp_path / "own")
     with pytest.raises(af.FolderError, match=r'head "classify".*anyformer train segment'):
@@ -236,15 +236,15 @@ def test_outlines_that_are_wrong_or_not_there(tmp_path: Path) -> None:
     whole = json.loads((tmp_path / "x.json").read_text())
     whole["annotations"][2]["segmentation"] = {"counts": "ooo", "size": [32, 32]}
     (tmp_path / "x.json").write_text(json.dumps(whole))
-    with pytest.raises(af.DataError, match=r"x\.json, image 3: of its object 1, run lengths have .counts. that are"):
+    with pytest.raises(af.DataError, match=r"x\.json, image 3: object 1: .*counts"):
         begin(tmp_path / "x.json").evaluate(Segment.read(tmp_path / "x.json"))
     (tmp_path / "x.json").write_text(json.dumps({**whole, "annotations": [], "categories": []}))
-    with pytest.raises(af.DataError, match="neither masks nor outlines"):
+    with pytest.raises(af.DataError, match=r"x\.json .*masks"):
         begin(tmp_path / "x.json")
 
 
 def test_ids_that_are_not_those_of_the_labels(tmp_path: Path) -> None:
     task = begin(with_masks(tmp_path))
     task.recall(task.describe())
-    with pytest.raises(af.ConfigError, match=r'has 1 "ids" and \d "labels"'):
+    with pytest.raises(af.ConfigError, match=r'1 "ids" .*\d "labels"'):
         task.recall({"ids": [1]})

@@ -116,7 +116,11 @@ def test_tables_learned_by_heart(tmp_path: Path) -> None:
     assert again('{"age": 70, "region": "south"}').label == "no"  # income is missing
     with pytest.raises(af.Error, match=r'no column "agee".*age, income, region'):
         again({"agee": 3})
-    for wrong, said in (({"age": "old"}, 'the age is "old"'), ({"income": 1e300}, "usual size"), ({}, "row is empty")):
+    for wrong, said in (
+        ({"age": "old"}, 'the age is "old"'),
+        ({"income": 1e300}, r"the income .*1e\+300"),
+        ({}, "row 1: .*age, income, region"),
+    ):
         with pytest.raises(af.InputError, match=said):
             again(wrong)
 
@@ -136,18 +140,18 @@ def test_what_is_missing_is_not_looked_at() -> None:
 
 def test_mistakes(tmp_path: Path) -> None:
     kind = find("classify-set")
-    with pytest.raises(af.Error, match=r"no row of a table"):
+    with pytest.raises(af.Error, match=r"x\.npz, row 1, .*table"):
         kind.begin("ft-transformer-tiny", kind.read(packed(tmp_path / "x.npz")))
-    with pytest.raises(af.Error, match=r"holds no sets of points"):
+    with pytest.raises(af.Error, match=r"x\.csv .*\[items, numbers\]"):
         kind.begin("set-transformer-tiny", kind.read(people(tmp_path / "x.csv")))
     np.savez(tmp_path / "y.npz", x=np.zeros(3))
-    with pytest.raises(af.Error, match=r"has no sets.*x \[3\]"):
+    with pytest.raises(af.Error, match=r"y\.npz .*x \[3\]"):
         kind.read(tmp_path / "y.npz")
     (tmp_path / "z.csv").write_text("a,b\n1,2\n3,4\n")
-    with pytest.raises(af.Error, match=r"no column for the label.*data\.columns"):
+    with pytest.raises(af.Error, match=r"z\.csv .*label column.*data\.columns"):
         kind.read(tmp_path / "z.csv")
     task: Any = kind.begin("set-transformer-tiny", kind.read(tmp_path / "x.npz"))
-    for wrong, said in (([], "wants"), ([[1.0, 2.0, 3.0]], r"\[items, 2\]"), ([[1.0, float("nan")]], "NaN")):
+    for wrong, said in (([], r"\[0\]"), ([[1.0, 2.0, 3.0]], r"\[items, 2\]"), ([[1.0, float("nan")]], "NaN")):
         with pytest.raises(af.Error, match=said):
             task([wrong])
     with pytest.raises(af.Error, match="JSON"):
@@ -163,10 +167,10 @@ def test_mistakes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"reader": "None"}, "\"reader\" is 'None'; it must be one of 'set'"),
+        ({"reader": "None"}, "\"reader\" is 'None'; .*'set'"),
         ({"reader": "table"}, "reader"),
         ({"reader": []}, "reader"),
-        ({"stds": [1.0]}, "equally many"),
+        ({"stds": [1.0]}, "means and stds"),
         ({"stds": [1.0, 0]}, "stds must be above 0"),
         ({"means": "a"}, "means"),
     ],
@@ -182,9 +186,9 @@ def test_a_reader_that_makes_no_sense(changes: dict[str, Any], said: str, tmp_pa
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"numbers": ["age", "size"]}, "equally many"),
-        ({"values": {}}, "a list for each of categories"),
-        ({"values": {"job": ["cook"], "town": ["Bern"]}}, "a list for each of categories"),
+        ({"numbers": ["age", "size"]}, "numbers and means"),
+        ({"values": {}}, "values .*categories"),
+        ({"values": {"job": ["cook"], "town": ["Bern"]}}, "values .*categories"),
     ],
 )
 def test_columns_that_make_no_sense(changes: dict[str, Any], said: str) -> None:

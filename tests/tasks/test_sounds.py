@@ -94,10 +94,10 @@ def test_speech_learned_by_heart(data: Path, tmp_path: Path) -> None:
     task.save(tmp_path / "model")
     again = af.task("transcribe", tmp_path / "model")
     assert str(again((8000, np.zeros(10)))) is not None  # silence and next to nothing: an answer all the same
-    assert [str(one) for one in again([rows[0]["sound"], rows[1]["sound"]])] == ["the low one", "the high one"]
+    assert [str(one) for one in again([rows[0]["audio"], rows[1]["audio"]])] == ["the low one", "the high one"]
     # Longer than it hears at a time, and no times learned: one window after another.
     rate, window = again.extractor.sampling_rate, again.extractor.n_frames * again.extractor.hop_length
-    waves = [rows[i]["sound"].open(rate) for i in (0, 1)]
+    waves = [rows[i]["audio"].open(rate) for i in (0, 1)]
     both = torch.cat([torch.nn.functional.pad(wave, (0, window - len(wave))) for wave in waves])
     assert str(again((rate, both.numpy()))) == "the low one the high one"
 
@@ -106,7 +106,7 @@ def test_too_short_names_the_file(data: Path, tmp_path: Path) -> None:
     kind = find("classify-audio")
     task: Any = kind.begin("ast-tiny", kind.read(data))
     (tmp_path / "click.wav").write_bytes(tone(300, seconds=0.01))
-    with pytest.raises(af.Error, match=r"click\.wav.*too short"):
+    with pytest.raises(af.Error, match=r"click\.wav: .*160 .*400"):
         task(tmp_path / "click.wav")
 
 

@@ -69,13 +69,13 @@ def test_labels_are_left_out(classifier: Path, tmp_path: Path, capsys: pytest.Ca
 def test_columns_are_chosen(classifier: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = write(tmp_path / "x.csv", "words", ["a cat", "an owl"])
     assert run("classify-text", "--model", classifier, table) == 2
-    assert "no column for the text" in capsys.readouterr().err
+    assert "text column" in capsys.readouterr().err
     assert run("classify-text", "--model", classifier, table, "--columns", "text=words") == 0
     assert len(capsys.readouterr().out.splitlines()) == 2
     assert run("classify-text", "--model", classifier, table, "--columns", "text=nowhere") == 2
     assert 'no column "nowhere"' in capsys.readouterr().err
     assert run("classify-text", "--model", classifier, "a cat", "--columns", "text=words") == 2
-    assert "--columns needs a table" in capsys.readouterr().err
+    assert "--columns" in capsys.readouterr().err
 
 
 def test_the_columns_of_training_are_found_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

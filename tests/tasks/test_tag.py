@@ -104,11 +104,11 @@ def test_parts_of_speech(tmp_path: Path) -> None:
 
 
 def test_mistakes(trained: Any) -> None:
-    with pytest.raises(af.InputError, match=r'row 1: the tag "B-MISC" is new'):
+    with pytest.raises(af.InputError, match=r'row 1: .*"B-MISC"'):
         trained.evaluate(listed({"tokens": ["a"], "tags": ["B-MISC"]}))
-    with pytest.raises(af.InputError, match="there are 1 tags for 2 words"):
+    with pytest.raises(af.InputError, match=r"row 1: .*\b1 tags .*\b2 words"):
         begin("tag", "bert-tiny", listed({"tokens": ["a", "b"], "tags": ["O"]}))
-    with pytest.raises(af.DataError, match="1 different tags"):
+    with pytest.raises(af.DataError, match=r"^the rows given .*\b1 "):
         begin("tag", "bert-tiny", listed({"tokens": ["a"], "tags": ["O"]}))
 
 

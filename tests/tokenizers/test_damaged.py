@@ -38,11 +38,11 @@ def vocabulary(kind: str, folder: Path, name: str, **changes: Any) -> Path:
         ("unigram", "tokenizer_config.json", {"eos_token": {"id": 3}}, "content"),
         ("unigram", "tokenizer_config.json", {"eos_token": 3}, "eos_token"),
         ("unigram", "tokenizer_config.json", {"eos_token": "no such token"}, "spiece"),
-        ("merges", "vocab.json", {"the": "12"}, "must be an id"),
-        ("merges", "vocab.json", {"the": -1}, "must be an id"),
-        ("merges", "vocab.json", {"the": 2**30}, "must be an id"),
-        ("merges", "added_tokens.json", {"<x>": {"id": 13}}, "must be an id"),
-        ("marian", "vocab.json", {"s": [6]}, "must be an id"),
+        ("merges", "vocab.json", {"the": "12"}, r'vocab\.json: "the" is .12.'),
+        ("merges", "vocab.json", {"the": -1}, r'vocab\.json: "the" is -1'),
+        ("merges", "vocab.json", {"the": 2**30}, r'vocab\.json: "the" is 1073741824'),
+        ("merges", "added_tokens.json", {"<x>": {"id": 13}}, r'added_tokens\.json: "<x>"'),
+        ("marian", "vocab.json", {"s": [6]}, r'vocab\.json: "s"'),
     ],
 )
 def test_one_sentence(kind: str, name: str, changes: dict[str, Any], said: str, tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_frames_of_tokens_that_nobody_described(several: bool, tmp_path: Path) -
     if several:
         held["post_processor"] = {"type": "Sequence", "processors": [held["post_processor"]]}
     (tmp_path / "tokenizer.json").write_text(json.dumps(held))
-    with pytest.raises(af.FolderError, match=r'tokenizer\.json: "post_processor" has no \[SEP\]'):
+    with pytest.raises(af.FolderError, match=r'tokenizer\.json: "post_processor" .*\[SEP\]'):
         af.Tokenizer.load(tmp_path)
 
 

@@ -63,10 +63,10 @@ def test_mistakes_are_one_sentence(content: str, template: str | None, says: str
 
 
 def test_what_is_no_table(tmp_path: Path) -> None:
-    with pytest.raises(af.InputError, match="does not exist"):
+    with pytest.raises(af.InputError, match=r"nowhere\.tsv"):
         make_few_shot_prompt(tmp_path / "nowhere.tsv")
     (tmp_path / "latin.tsv").write_bytes(b"France\tParis\nM\xfcnchen\tBayern\n")
-    with pytest.raises(af.Error, match="line 2, is not UTF-8"):
+    with pytest.raises(af.Error, match=r"latin\.tsv, line 2, .*UTF-8"):
         make_few_shot_prompt(tmp_path / "latin.tsv")
     for rows in ([], ["a", "b"], [("a", "b"), ("c",)], [("a", 1)]):
         with pytest.raises(af.InputError, match="shots"):

@@ -140,17 +140,17 @@ def test_llama_pieces_have_the_ids_of_sentencepiece(tmp_path: Path, prefix: bool
 
 def test_mistakes_are_explained(tmp_path: Path, fields: dict[str, Any]) -> None:
     (tmp_path / "x.gguf").write_bytes(b"GGUX" + b"\0" * 60)
-    with pytest.raises(af.FolderError, match="not a GGUF file"):
+    with pytest.raises(af.FolderError, match=r"x\.gguf .*GGUF"):
         af.Tokenizer.load(tmp_path / "x.gguf")
     with pytest.raises(af.FolderError, match=r'kind "wpm"; .* gpt2, llama'):
         af.Tokenizer.load(write(tmp_path / "w.gguf", model="wpm", tokens=["a"]))
     with pytest.raises(af.FolderError, match='kind "None"'):
         build_gguf({}, "x.gguf")
-    with pytest.raises(af.FolderError, match=r'"smollm3".*Did you mean "smollm".*gpt-2'):
+    with pytest.raises(af.FolderError, match=r'"smollm3".*"smollm".*gpt-2'):
         build_gguf({**fields, "tokenizer.ggml.pre": "smollm3"}, "x.gguf")
-    with pytest.raises(af.FolderError, match="1 tokens and 2 token types"):
+    with pytest.raises(af.FolderError, match=r"x has 1 .* 2 "):
         build_gguf(
             {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": ["a"], "tokenizer.ggml.token_type": [1, 1]}, "x"
         )
-    with pytest.raises(af.FolderError, match="0 scores for 1 tokens"):
+    with pytest.raises(af.FolderError, match=r"x has 0 .* 1 "):
         build_gguf({"tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": ["a"]}, "x")

@@ -259,7 +259,7 @@ def test_tokens_added_later_are_found(tmp_path: Path) -> None:
     tok = af.Tokenizer.load(tmp_path)
     assert tok.encode("a<|new|>") == [64, 50257] and tok.decode([64, 50257]) == "a"
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": {"60000": added["50257"]}}))
-    with pytest.raises(af.FolderError, match=r"<\|new\|> has id 60000"):
+    with pytest.raises(af.FolderError, match=r"<\|new\|> .*60000"):
         af.Tokenizer.load(tmp_path)
     (tmp_path / "tokenizer_config.json").unlink()
     (tmp_path / "added_tokens.json").write_text('{"<|new|>": 50257}')  # older folders
@@ -280,11 +280,11 @@ def test_files_that_cannot_be_read_are_explained(tmp_path: Path) -> None:
             af.Tokenizer.load(path)
 
     says("does not exist", tmp_path / "none")
-    says(r"no tokenizer\.json, nor vocab\.txt")
+    says(r"tokenizer\.json, .*vocab\.txt")
     (tmp_path / "vocab.txt").write_bytes(b"one\ntw\xff\n")
-    says(r"vocab\.txt, line 2, is not UTF-8")
+    says(r"vocab\.txt, line 2, .*UTF-8")
     (tmp_path / "vocab.txt").write_text("one\ntwo\n")
-    says(r"has no \[UNK\], \[CLS\], \[SEP\]")
+    says(r"vocab\.txt .*\[UNK\], \[CLS\], \[SEP\]")
     (tmp_path / "tokenizer_config.json").write_text("{")
     says("not valid JSON")
     (tmp_path / "tokenizer_config.json").write_text("[]")
@@ -292,7 +292,7 @@ def test_files_that_cannot_be_read_are_explained(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").unlink()
     (tmp_path / "vocab.txt").unlink()
     (tmp_path / "vocab.json").write_text('{"a": 0, "b": 1}')
-    says(r"merges\.txt cannot be read: No such file")
+    says(r"merges\.txt .*No such file")
     (tmp_path / "merges.txt").write_text("#version: 0.2\na b c\n")
     says(r"merges\.txt, line 2")
     (tmp_path / "merges.txt").write_text("#version: 0.2\na b\n")

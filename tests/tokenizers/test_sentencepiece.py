@@ -193,14 +193,14 @@ def test_marian_offsets_and_batches(marian: Path) -> None:
 
 def test_half_a_pair_is_explained(marian: Path, tmp_path: Path) -> None:
     (tmp_path / "source.spm").write_bytes((marian / "source.spm").read_bytes())
-    with pytest.raises(af.FolderError, match=r"no target\.spm and no vocab\.json"):
+    with pytest.raises(af.FolderError, match=r"target\.spm .*vocab\.json"):
         af.Tokenizer.load(tmp_path)
     (tmp_path / "target.spm").write_bytes(b"")
     (tmp_path / "vocab.json").write_text('{"</s>": 0, "<unk>": 1}')
-    with pytest.raises(af.FolderError, match="has no <pad>"):
+    with pytest.raises(af.FolderError, match=r"vocab\.json .*<pad>"):
         af.Tokenizer.load(tmp_path)
     (tmp_path / "vocab.json").write_text('{"</s>": 0, "<unk>": 1, "<pad>": 2}')
-    with pytest.raises(af.FolderError, match=r"target\.spm is not a SentencePiece model"):
+    with pytest.raises(af.FolderError, match=r"target\.spm .*SentencePiece"):
         af.Tokenizer.load(tmp_path)
 
 

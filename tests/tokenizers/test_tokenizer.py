@@ -151,7 +151,7 @@ def test_files_and_texts_train_the_same(tmp_path: Path) -> None:
 
 
 def test_mistakes_are_explained(tmp_path: Path) -> None:
-    with pytest.raises(af.ConfigError, match='Did you mean "wordpiece"'):
+    with pytest.raises(af.ConfigError, match=r'"word-piece".*"wordpiece"'):
         make("word-piece")
     with pytest.raises(af.ConfigError, match="vocab_size 259"):
         af.Tokenizer.train(iter(LINES), kind="bpe", vocab_size=100)
@@ -165,7 +165,7 @@ def test_mistakes_are_explained(tmp_path: Path) -> None:
         make("bpe").encode("\ud800")
     with pytest.raises(af.InputError, match="bytes"):
         make("bpe").encode([b"a"])  # type: ignore[list-item]
-    with pytest.raises(af.InputError, match="2 texts but 1 pair"):
+    with pytest.raises(af.InputError, match=r"2 texts .*1 pair"):
         make("bpe").encode(["a", "b"], ["c"])
     with pytest.raises(af.ConfigError, match=r"end .* bert"):
         make("bpe", end=True, bert=True)
@@ -174,7 +174,7 @@ def test_mistakes_are_explained(tmp_path: Path) -> None:
     with pytest.raises(af.InputError, match=r"iter\(texts\)"):
         af.Tokenizer.train(LINES, kind="word")
     (tmp_path / "latin.txt").write_bytes("one\ntwo\nfünf".encode("latin-1"))
-    with pytest.raises(af.InputError, match=r"latin\.txt, line 3, is not UTF-8 text: byte 0xfc"):
+    with pytest.raises(af.InputError, match=r"latin\.txt, line 3, .*0xfc"):
         af.Tokenizer.train([tmp_path / "latin.txt"], kind="word")
     with pytest.raises(af.FolderError, match=r"no tokenizer\.json"):
         af.Tokenizer.load(tmp_path)

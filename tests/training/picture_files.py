@@ -41,14 +41,14 @@ def zipped(files: Files) -> bytes:
     return stream.getvalue()
 
 
-def labelled(n: int = 24) -> list[tuple[str, Any]]:
+def labeled(n: int = 24) -> list[tuple[str, Any]]:
     names = list(COLOURS)
     return [(names[i % 3], square(COLOURS[names[i % 3]], i)) for i in range(n)]
 
 
 def npz(n: int = 24) -> bytes:
     """Arrays x and y, with the names of the classes."""
-    rows = labelled(n)
+    rows = labeled(n)
     stream = io.BytesIO()
     np.savez(
         stream,
@@ -62,7 +62,7 @@ def npz(n: int = 24) -> bytes:
 def coco(n: int = 24) -> Files:
     """COCO's json with a box, four keypoints (the corners) and an outline for each square, and its images in a zip."""
     names = list(COLOURS)
-    pictures = {f"{i}.png": encode(pixels) for i, (_, pixels) in enumerate(labelled(n))}
+    pictures = {f"{i}.png": encode(pixels) for i, (_, pixels) in enumerate(labeled(n))}
     images = [{"id": i, "file_name": f"{i}.png", "width": 32, "height": 32} for i in range(n)]
     notes = []
     for i in range(n):
@@ -73,7 +73,7 @@ def coco(n: int = 24) -> Files:
             {
                 "id": i,
                 "image_id": i,
-                "category_id": names.index(labelled(n)[i][0]) + 1,
+                "category_id": names.index(labeled(n)[i][0]) + 1,
                 "bbox": [left, top, 12, 12],
                 "area": 144,
                 "iscrowd": 0,
@@ -89,7 +89,7 @@ def coco(n: int = 24) -> Files:
 
 def captioned(n: int = 24) -> Files:
     """A list of images with two captions each, and the images in a zip."""
-    rows = labelled(n)
+    rows = labeled(n)
     images = [
         {"file": f"{i}.png", "captions": [f"a {label} square on gray", f"something {label}"]}
         for i, (label, _) in enumerate(rows)

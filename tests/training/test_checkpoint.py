@@ -128,11 +128,11 @@ def another_state(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "why"),
     [
-        (cut_short, "has 1,000 bytes instead of"),
-        (flip_a_bit, "is not what was written"),
-        (half_a_state, "cannot be read"),
-        (another_state, "is not what was written"),
-        (lambda folder: (folder / checkpoint.TENSORS).unlink(), "is missing"),
+        (cut_short, "1,000 bytes"),
+        (flip_a_bit, "tensors.safetensors"),
+        (half_a_state, "state.json"),
+        (another_state, "state.json"),
+        (lambda folder: (folder / checkpoint.TENSORS).unlink(), "tensors.safetensors is missing"),
     ],
 )
 def test_a_damaged_checkpoint_is_said_and_the_one_before_is_used(
@@ -142,8 +142,8 @@ def test_a_damaged_checkpoint_is_said_and_the_one_before_is_used(
     damage(tmp_path / "checkpoints" / "step-00000010")
     toy, whole, notes = Toy(), Toy(), Notes()
     train(toy, settings(), folder=tmp_path, resume=True, callback=notes)
-    assert "step-00000010 is damaged" in notes.said[0] and why in notes.said[0]
-    assert notes.said[1] == "Continuing from step 5."
+    assert "step-00000010" in notes.said[0] and why in notes.said[0]
+    assert "step 5." in notes.said[1]
     train(whole, settings(), folder=tmp_path / "whole")
     assert fingerprint(toy.model) == fingerprint(whole.model)
 
@@ -168,7 +168,7 @@ def test_best_weights_that_the_disk_lost_are_not_taken(damage: Callable[[Path], 
     train(toy, settings(), folder=tmp_path, callback=notes)
     train(last, settings(eval_every=0))
     assert fingerprint(toy.model) == fingerprint(last.model)
-    assert "The best weights, those of step 7, are gone" in notes.said[-1]
+    assert "step 7, " in notes.said[-1] and "best" in notes.said[-1]
 
 
 def test_a_mean_does_not_depend_on_where_a_run_was_stopped(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_all_damaged(tmp_path: Path) -> None:
     cut_off(tmp_path, 13)
     for folder in (tmp_path / "checkpoints").glob("step-*"):
         cut_short(folder)
-    with pytest.raises(af.FolderError, match=r"No checkpoint in .* can be used"):
+    with pytest.raises(af.FolderError, match=r"checkpoints .*--resume"):
         train(Toy(), settings(), folder=tmp_path, resume=True)
 
 
@@ -200,7 +200,7 @@ def test_a_checkpoint_of_another_model(tmp_path: Path) -> None:
     cut_off(tmp_path, 13)
     toy = Toy()
     toy.model = af.build("gpt2-tiny")
-    with pytest.raises(af.FolderError, match="is of another model"):
+    with pytest.raises(af.FolderError, match=r"step-0{5}\d+ .*model"):
         train(toy, settings(), folder=tmp_path, resume=True)
 
 
@@ -218,7 +218,7 @@ def test_a_disk_that_takes_no_more(code: int, tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(checkpoint, "write_safetensors", write_safetensors)
     with pytest.raises(af.FolderError) as error:
         train(Toy(), settings(), folder=tmp_path)
-    assert os.strerror(code) in str(error.value) and "go on from step 10 with --resume" in str(error.value)
+    assert os.strerror(code) in str(error.value) and "step 10" in str(error.value)
     monkeypatch.undo()
     assert not list(tmp_path.rglob(".draft-*"))
     toy, whole = Toy(), Toy()

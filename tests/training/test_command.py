@@ -93,9 +93,9 @@ def test_a_run_that_was_cut_off_goes_on(table: Path, tmp_path: Path, monkeypatch
         patch.setattr(Trainer, "step", die)
         with pytest.raises(DeadError):
             order("cut")
-    with pytest.raises(af.FolderError, match="holds a run already: add --resume"):
+    with pytest.raises(af.FolderError, match=r"cut .*--resume"):
         order("cut")
-    with pytest.raises(af.ConfigError, match=r"begun with train\.lr"):
+    with pytest.raises(af.ConfigError, match=r"train\.lr=.* 0\.5"):
         order("cut", lr=0.5, resume=True)
     with monkeypatch.context() as patch:
         patch.setattr(af.Tokenizer, "train", None)  # it is not learned again
@@ -104,7 +104,7 @@ def test_a_run_that_was_cut_off_goes_on(table: Path, tmp_path: Path, monkeypatch
     cut, whole = weights(tmp_path / "cut"), weights(tmp_path / "whole")
     assert cut.keys() == whole.keys() and all(torch.equal(cut[name], whole[name]) for name in whole)
     table.write_text(table.read_text() + "it is new\tyes\n")
-    with pytest.raises(af.ConfigError, match="data of the run"):
+    with pytest.raises(af.ConfigError, match=r"data .*cut"):
         order("cut", resume=True)
 
 
@@ -190,7 +190,7 @@ def test_documents_to_evaluate_on_that_are_too_few(tmp_path: Path) -> None:
     text.write_text("".join(f"one line of {i}\nand another of {i}\n\n" for i in range(10)))
     order = {"steps": 2, "tokenizer.vocab_size": 300, "task.next_sentence": True, "device": "cpu"}
     order["data.validation_split"] = 0.1
-    with pytest.raises(af.DataError, match=r"Of the 3 rows to evaluate on \(.*x\.txt\): Next-sentence pairs need two"):
+    with pytest.raises(af.DataError, match=r"\b3 rows .*x\.txt\): task\.next_sentence"):
         af.train("fill-mask", recipe="bert-tiny", data=text, out=tmp_path / "mine", **order)
     assert not (tmp_path / "mine").exists()
 
@@ -223,21 +223,21 @@ def test_a_folder_is_given_other_words(table: Path, tmp_path: Path) -> None:
     assert "lovely" in both and len(new) == len(has) != len(old)
     torch.testing.assert_close(new[[has[word] for word in both]], old[[known[word] for word in both]])
     torch.testing.assert_close(new[has["zebra"]], old.mean(dim=0))
-    with pytest.raises(af.ConfigError, match=r"brings its own tokenizer: leave tokenizer\.kind out"):
+    with pytest.raises(af.ConfigError, match=r"tokenizer\.kind"):
         af.train("classify-text", recipe=tmp_path / "first", data=table, out=tmp_path / "third", **small, **words)
 
 
 def test_a_run_without_evaluation_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "two.tsv").write_text("text\tlabel\nit is good\tyes\nit is bad\tno\n")
     af.train("classify-text", recipe="bert-tiny", data=tmp_path / "two.tsv", out=tmp_path / "mine", **SMALL)
-    assert "2 for training, none for validation: no evaluation" in capsys.readouterr().out
+    assert "2 for training, none for validation" in capsys.readouterr().out
 
 
 def test_stopping_early_is_said(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     order = {**SMALL, "steps": 60, "eval_every": 1, "train.patience": 2, "lr": 1e-30}
     done = af.train("classify-text", recipe="bert-tiny", data=table, out=tmp_path / "mine", **order)
     assert done.state.step == 3
-    assert "Stopped early, after step 3: 2 evaluations without a better" in capsys.readouterr().out
+    assert "step 3: 2 evaluations" in capsys.readouterr().out
 
 
 def test_a_folder_is_taken_further(table: Path, tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ def test_a_folder_is_taken_further_under_other_dropouts(
     now = json.loads((tmp_path / "second" / "config.json").read_text())["model"]
     assert now == {**was, "dropout": 0.4, "attention_dropout": 0.3} and losses[0] != losses[1]
     assert json.loads((tmp_path / "second" / RECORD).read_text())["settings"]["model.dropout"] == 0.4
-    with pytest.raises(af.ConfigError, match=r"begun with model\.dropout=0\.4, and now it is 0\.5"):
+    with pytest.raises(af.ConfigError, match=r"model\.dropout=0\.4, .* 0\.5"):
         go("second", resume=True, **{"model.dropout": 0.5, "attention_dropout": 0.3})
 
     capsys.readouterr()
@@ -276,7 +276,7 @@ def test_a_folder_is_taken_further_under_other_dropouts(
     assert run(*order, "--set", "model.dropout=0.2", "--dry-run") == 0
     assert {"model.dropout: 0.2", "model.n_layers: 1"} <= set(capsys.readouterr().out.splitlines())
     for setting, says in (
-        ("model.n_layers=2", "model.n_layers cannot be changed"),
+        ("model.n_layers=2", "model.n_layers cannot"),
         ("model.droput=0.2", "Did you mean"),
     ):
         assert run(*order, "--set", setting) == 2
@@ -317,24 +317,24 @@ def test_every_setting_is_printed(table: Path, capsys: pytest.CaptureFixture[str
     ("changes", "says"),
     [
         (["--set", "train.step=5"], 'Did you mean "train.steps"?'),
-        (["--set", "train.steps=many"], "train.steps is 'many'; it takes a whole number"),
+        (["--set", "train.steps=many"], "train.steps is 'many'"),
         (["--set", "train.steps"], "--set KEY=VALUE"),
         (["--recipe", "bert-tinny"], 'Did you mean "bert-tiny"?'),
         (["--recipe", "mlp-mixer-tiny"], "mlp"),
         (["--data", "nowhere.tsv"], "nowhere.tsv"),
-        (["--config", "nowhere.yaml"], "nowhere.yaml cannot be read"),
-        (["--out", "reviews.tsv"], "is a file"),
+        (["--config", "nowhere.yaml"], "nowhere.yaml"),
+        (["--out", "reviews.tsv"], "reviews.tsv is a file"),
         (["--set", "train.device=cuda:99"], "device"),
-        (["--set", "train.cuda_graphs=true"], "steps cannot be recorded without a GPU"),
-        (["--set", "model.dropout=1.5"], "dropout is 1.5; it must be"),
-        (["--set", "tokenizer.vocab_size=-5"], "vocab_size is -5; it must be 1 or more"),
-        (["--set", "model.vocab_size=10"], "model.vocab_size follows from the tokenizer"),
-        (["--set", "model.n_labels=7"], "model.n_labels follows from the labels in the data"),
+        (["--set", "train.cuda_graphs=true"], "train.cuda_graphs"),
+        (["--set", "model.dropout=1.5"], "dropout is 1.5"),
+        (["--set", "tokenizer.vocab_size=-5"], "vocab_size is -5"),
+        (["--set", "model.vocab_size=10"], "tokenizer.vocab_size"),
+        (["--set", "model.n_labels=7"], "model.n_labels"),
         (["--set", "train.lr=inf"], "lr is 'inf'"),
         (["--set", "train.eps=0"], "eps is 0"),
-        (["--set", "task.metric=pearson"], "task.metric=pearson does not measure classes"),
-        (["--set", "task.problem=choices"], "train classify-pair"),
-        (["--set", "data.labels=yess=YES"], 'renames "yess", which is no label'),
+        (["--set", "task.metric=pearson"], "task.metric is pearson"),
+        (["--set", "task.problem=choices"], "classify-pair"),
+        (["--set", "data.labels=yess=YES"], 'data.labels renames "yess"'),
     ],
 )
 def test_mistakes_end_in_a_sentence(
@@ -382,4 +382,4 @@ def test_torchrun(table: Path, tmp_path: Path) -> None:
     assert losses("ddp") == pytest.approx(losses("one"), rel=1e-4)
     assert losses("fsdp") == pytest.approx(losses("one"), rel=1e-4)
     ran = subprocess.run([*torchrun, *order, "--out", "one"], env=environment, capture_output=True, text=True)
-    assert ran.returncode != 0 and ran.stderr.count("holds a run already") == 1
+    assert ran.returncode != 0 and ran.stderr.count("--resume") == 1

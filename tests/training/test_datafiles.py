@@ -91,13 +91,13 @@ def test_changed_files_are_refused(
     victim = sorted(path for path in (tmp_path / "data").rglob("*.*") if path.suffix in (".bmp", ".wav"))[3]
     before = victim.read_bytes()
     os.utime(victim, (1, 1))
-    with pytest.warns(UserWarning, match=rf"with the same content: {victim}\."):
+    with pytest.warns(UserWarning, match=rf"same content.*: {victim}\."):
         train()
     same_size(victim)
-    with pytest.raises(af.ConfigError, match=rf"has changed since it was begun: {victim}\. Put the old content back"):
+    with pytest.raises(af.ConfigError, match=rf"has changed .*: {victim}\."):
         train()
     victim.write_bytes(before)
-    with pytest.warns(UserWarning, match="with the same content"):
+    with pytest.warns(UserWarning, match="same content"):
         train()
 
 
@@ -158,7 +158,7 @@ def test_what_was_not_touched_is_not_read_again(tmp_path: Path, monkeypatch: pyt
 def test_a_damaged_list_of_files(tmp_path: Path) -> None:
     for text in ("", "x\n", "1\nnot\ta line\n", "1\na\tb\tc\td\te\t[\n"):
         (tmp_path / FILES).write_text(text)
-        with pytest.raises(af.FolderError, match="is damaged"):
+        with pytest.raises(af.FolderError, match=r"data-files\.tsv is damaged"):
             check_files(tmp_path, [])
 
 
@@ -199,7 +199,7 @@ def test_a_table_that_was_touched_is_said_once(tmp_path: Path, recwarn: pytest.W
     assert len(found := train()) == 1
     assert found[0].count(str(data)) == 1
     table(tmp_path / "data", "good evil")
-    with pytest.raises(af.ConfigError, match="has changed since it was begun"):
+    with pytest.raises(af.ConfigError, match="has changed"):
         train()
 
 

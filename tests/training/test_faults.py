@@ -75,7 +75,7 @@ def test_resume_starts_a_run_and_continues_it(table: Path, monkeypatch: pytest.M
 def test_resume_refuses_a_folder_of_something_else(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("photos").mkdir()
     Path("photos", "cat.jpg").write_text("")
-    assert end("photos", table, "--resume") == 2 and "photos is not empty" in capsys.readouterr().err
+    assert end("photos", table, "--resume") == 2 and "photos" in capsys.readouterr().err
     assert end("photos", table, "--resume", "--dry-run") == 2
 
 
@@ -140,7 +140,7 @@ def test_a_folder_takes_one_run_at_a_time(table: Path, capsys: pytest.CaptureFix
         with hold_folder(Path("mine")):
             assert end("mine", table, *more) == 2
         said = capsys.readouterr().err
-        assert f"Another run is writing to mine (process {os.getpid()} on " in said and "choose another --out" in said
+        assert f"mine (process {os.getpid()} on " in said and "--out" in said
         assert not Path("mine").exists(), "a run that wrote nothing leaves nothing"
     assert end("mine", table) == 0 and not Path("mine", LOCK).exists()
 
@@ -181,7 +181,7 @@ def test_checkpoints_of_another_run_are_not_used(
     shutil.copytree(checkpoints("other") / "step-00000002", checkpoints("one") / "step-00000001")
     assert end("one", table, "--resume") == 0
     said = capsys.readouterr().out
-    assert "step-00000005 belongs to another run" in said and "Continuing from step 4." in said
+    assert "step-00000005 belongs to another run" in said and "from step 4." in said
     assert {"step-00000001", "step-00000005"} <= {path.name for path in checkpoints("one").iterdir()}, (
         "not ours to remove"
     )
@@ -220,7 +220,7 @@ def test_a_state_that_is_not_one(
     spoil(checkpoints("mine") / "step-00000004")
     assert end("mine", table, "--resume") == 0
     said = capsys.readouterr().out
-    assert "step-00000004 is damaged" in said and "Continuing from step 2." in said
+    assert "step-00000004 is damaged" in said and "from step 2." in said
 
 
 def test_the_advice_when_all_checkpoints_are_damaged(
@@ -232,7 +232,7 @@ def test_the_advice_when_all_checkpoints_are_damaged(
         (path / TENSORS).write_bytes(b"")
     assert end("mine", table, "--resume") == 2
     said = capsys.readouterr().err
-    assert "Remove that folder, and the same command with --resume starts from the first step" in said
+    assert "checkpoints can be used" in said and "--resume" in said
     shutil.rmtree(checkpoints("mine"))
     assert end("mine", table, "--resume") == 0
 
@@ -250,7 +250,7 @@ def test_a_folder_that_is_removed_while_it_is_written_to(
 
     monkeypatch.setattr(Trainer, "step", remove)
     assert end("mine", table, f"--set={every}") == 2
-    assert "was removed while the run was writing to it" in capsys.readouterr().err
+    assert " was removed during the run" in capsys.readouterr().err
     assert not Path("mine").exists(), "it does not come back"
 
 
@@ -261,7 +261,7 @@ def test_other_versions_are_said(
     record = json.loads(Path("mine", RECORD).read_text())
     record["versions"]["torch"] = "1.0"
     Path("mine", RECORD).write_text(json.dumps(record))
-    with pytest.warns(UserWarning, match=r"was begun with torch 1\.0 and goes on with torch 2"):
+    with pytest.warns(UserWarning, match=r"torch 1\.0 .*torch 2"):
         assert end("mine", table, "--resume") == 0
 
 

@@ -263,7 +263,7 @@ def test_a_mean_that_is_worse_is_not_kept(tmp_path: Path) -> None:
     train(toy, settings(average_checkpoints=3), folder=tmp_path, callback=notes)
     for found, wanted in zip(toy.model.parameters(), at[14], strict=True):
         assert torch.equal(found.detach(), wanted)
-    assert any("worse than the weights of step 14, which are kept" in note for note in notes.said)
+    assert any("step 14, which are saved" in note for note in notes.said)
 
 
 def test_the_mean_of_the_last_checkpoints(tmp_path: Path) -> None:
@@ -285,11 +285,11 @@ def test_frozen_parameters_stay() -> None:
     for name, value in toy.model.state_dict().items():
         frozen = "blocks.0." in name or "words" in name
         assert torch.equal(value, before[name]) == frozen, name
-    with pytest.raises(af.ConfigError, match=r'no parameter is named "decoder"\. All in it: "decoder\.\*"'):
+    with pytest.raises(af.ConfigError, match=r'train\.freeze: .*"decoder"\. .*"decoder\.\*"'):
         train(Toy(), settings(freeze=("decoder",)))
-    with pytest.raises(af.ConfigError, match="no parameter is named"):
+    with pytest.raises(af.ConfigError, match=r"train\.freeze: .*"):
         train(Toy(), settings(freeze=("nothing",)))
-    with pytest.raises(af.ConfigError, match="no parameter to train"):
+    with pytest.raises(af.ConfigError, match=r"train\.freeze leaves"):
         train(Toy(), settings(freeze=("*",)))
 
 
@@ -314,7 +314,7 @@ def test_a_loss_that_is_no_number_names_its_rows(value: float, tmp_path: Path) -
     said = str(error.value)
     assert "toy.txt, line 8" in said and "train.lr" in said
     assert fingerprint(toy.model) == before[-1], "the weights did not move"
-    assert f"--resume goes on from step {len(before)}" in said
+    assert f"--resume continues from step {len(before)}" in said
 
 
 def test_out_of_memory_says_what_to_lower() -> None:
@@ -344,7 +344,7 @@ def test_an_interrupted_run_is_saved_and_goes_on(kind: signal.Signals, tmp_path:
         if progress.step == 7:
             os.kill(os.getpid(), kind)
 
-    with pytest.raises(StoppedError, match=r"Stopped after step 7.*--resume goes on from step 7"):
+    with pytest.raises(StoppedError, match=r"step 7\b.*--resume .*step 7\b"):
         train(Toy(), settings(), folder=tmp_path, on_step=stop)
     toy, whole, notes = Toy(), Toy(), Notes()
     train(toy, settings(), folder=tmp_path, resume=True, callback=notes)

@@ -1,1 +1,1 @@
-"""Data: files -> rows -> prepared examples -> batches, none of it ever as one list in memory."""
+"""Data: files -> rows -> prepared examples -> batches, never held in memory as a whole."""

@@ -1,4 +1,4 @@
-"""Places that hold images (folders and zips), and the search for one by its name."""
+"""Folders and zips with images, and the search for an image by its name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SPLITS = frozenset(("train", "training", "val", "valid", "validation", "test", "
 
 
 class Archive:
-    """A folder or a zip. `names` are its images, paths within it, sorted."""
+    """A folder or a zip. `names` are the relative paths of its images, sorted."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -40,14 +40,14 @@ class Archive:
 
     @cached_property
     def folders(self) -> set[str]:
-        """Names of the folders at the top."""
+        """Names of the top-level folders."""
         if self.archive is not None:
             return {name.split("/")[0] for name in self.archive.namelist() if "/" in name and "__MACOSX" not in name}
         return {path.name for path in self.path.iterdir() if path.is_dir() and not path.name.startswith(".")}
 
     @cached_property
     def digest(self) -> str:
-        """Another one whenever an image is: names with their sums (of a zip) or sizes (of a folder)."""
+        """A fingerprint of the images: names with their checksums (zip) or sizes (folder)."""
         if self.archive is not None:
             facts: Iterable[str] = (f"{info.filename}|{info.CRC}" for info in self.archive.infolist())
         else:
@@ -56,7 +56,7 @@ class Archive:
 
     @cached_property
     def _by_end(self) -> dict[str, str]:
-        """Members of a zip by their file names alone, for lists that leave the folder out."""
+        """Members of a zip by file name, for tables that leave the folder out."""
         assert self.archive is not None
         return {name.rpartition("/")[2]: name for name in reversed(self.files)}
 
@@ -76,7 +76,7 @@ class Archive:
 
 
 def _size(path: Path) -> int:
-    """In bytes; -1 of a link that leads nowhere, which is said when it is opened."""
+    """Size in bytes; -1 for a broken link, which is an error when it is opened."""
     try:
         return path.stat().st_size
     except OSError:
@@ -89,7 +89,7 @@ def _identity(folder: Path) -> tuple[int, int]:
 
 
 def _first_time(folder: Path, seen: set[tuple[int, int]]) -> bool:
-    """Whether a folder was not walked through yet: links may lead in a circle."""
+    """Whether a folder was not visited yet: links may form a cycle."""
     try:
         identity = _identity(folder)
     except OSError:
@@ -100,7 +100,7 @@ def _first_time(folder: Path, seen: set[tuple[int, int]]) -> bool:
 
 
 class FileFinder:
-    """Where the images are that a list names: in the places given; else beside the list, in a folder or a zip."""
+    """Finds the images that a table names: in the given places, or else in the table's folder or its zips."""
 
     def __init__(self, source: Path, places: Sequence[Path] = ()) -> None:
         self.source = source
@@ -119,12 +119,12 @@ class FileFinder:
 
     @property
     def digest(self) -> str:
-        """Of the zips; what lies in a folder is found by its name."""
+        """A fingerprint of the zips. Files in folders are found by name."""
         return "|".join(place.digest for place in self.places if place.archive is not None)
 
 
 def beside(source: Path) -> list[Path]:
-    """The folder that a list lies in, "images" in it, and the zips there, those named like the list first.
+    """The folder of a table, its subfolder "images", and its zips, those named like the table first.
     train.json -> train_images.zip"""
     home = source.parent
     first = source.name.split(".")[0].split("_")[0]

@@ -1,4 +1,4 @@
-"""Arrays out of npz files, and what they mean: labels, and where each of several things begins."""
+"""Arrays in npz files: labels and offsets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Arrays = Mapping[str, Any]
 
 
 def read_arrays(source: Path | bytes, name: str = "") -> Arrays:
-    """The arrays of an npz by their names in lower case: numbers, booleans and texts, and nothing that is pickled."""
+    """The arrays of an npz by lower-case name: numbers, booleans and strings. Pickled objects are refused."""
     where = name or str(source)
     with reading(where):
         stream = io.BytesIO(source) if isinstance(source, bytes) else open_file(source)
@@ -42,65 +42,67 @@ def _sizes(info: zipfile.ZipInfo) -> tuple[int, int]:
 
 
 def _array(archive: zipfile.ZipFile, name: str, where: str) -> Any:
-    """An array whose header agrees with its size, so that nothing is set aside for numbers that are not there."""
+    """An array whose header matches the size of its data, so that a damaged header allocates no memory."""
     content = io.BytesIO(read_member(archive, name, where))
     version = np.lib.format.read_magic(content)
     if version not in HEADERS:
-        raise DataError(f"{where}: {name} is in version {version} of its format, which anyformer does not read.")
+        raise DataError(
+            f"{where}: {name} has npy format version {version}, which is not supported; save it with a current numpy."
+        )
     shape, _, kind = HEADERS[version](content)
     if kind.kind not in "biufSU" or not kind.itemsize:
-        raise DataError(f"{where}: {name} holds {kind}; anyformer reads arrays of numbers and of texts.")
+        raise DataError(f"{where}: {name} has dtype {kind}; it must be numbers or strings.")
     if min(shape, default=0) < 0 or math.prod(shape) * kind.itemsize != len(content.getbuffer()) - content.tell():
-        raise DataError(f"{where}: {name} is damaged: its size is not that of {list(shape)} times {kind}.")
+        raise DataError(f"{where}: {name} is damaged: its size does not match shape {list(shape)} and dtype {kind}.")
     content.seek(0)
     return _text(np.lib.format.read_array(content, allow_pickle=False), f"{where}: {name}")
 
 
 def _text(values: Any, where: str) -> Any:
-    """Texts as they are, once each of their letters is one."""
+    """Check that every character of an array of strings is valid."""
     if values.dtype.kind != "U" or not values.size:
         return values
     codes = np.ascontiguousarray(values).astype(values.dtype.newbyteorder("=")).view(np.uint32)
     if bool((codes > 0x10FFFF).any()) or bool(((codes >= 0xD800) & (codes <= 0xDFFF)).any()):
-        raise DataError(f"{where} is damaged: it holds letters that are none.")
+        raise DataError(f"{where} is damaged: its strings have invalid characters.")
     return values
 
 
-def labels_of(held: Arrays, n: int, what: str, path: Path) -> list[str] | None:
-    """The label of each of `n` things, by the names of the classes where the file has them; None without labels."""
-    labels = next((held[name] for name in LABELS if name in held), None)
+def labels_of(arrays: Arrays, n: int, what: str, path: Path) -> list[str] | None:
+    """The label of each of `n` items, as class names if the file has them; None without labels."""
+    labels = next((arrays[name] for name in LABELS if name in arrays), None)
     if labels is None:
         return None
     if labels.size != n:
         raise DataError(f"{path} has {n:,} {what} and {labels.size:,} labels.")
     labels = _decoded(labels, path)
-    classes = classes_of(held, path)
+    classes = classes_of(arrays, path)
     if classes is None or labels.dtype.kind == "U":
         return [str(label) for label in labels.reshape(n)]
     numbers: list[Any] = labels.reshape(n).tolist()
     wrong = [one for one in numbers if type(one) is not int or not 0 <= one < len(classes)]
     if wrong:
-        raise DataError(f"{path} has the label {wrong[0]}, and names {len(classes)} classes, which count from 0.")
+        raise DataError(f"{path} has the label {wrong[0]}, and names {len(classes)} classes, numbered from 0.")
     return [classes[one] for one in numbers]
 
 
-def classes_of(held: Arrays, path: Path) -> list[str] | None:
-    classes = next((held[name] for name in CLASSES if name in held), None)
+def classes_of(arrays: Arrays, path: Path) -> list[str] | None:
+    classes = next((arrays[name] for name in CLASSES if name in arrays), None)
     if classes is None:
         return None
     return [str(one) for one in _decoded(classes, path).reshape(-1)]
 
 
 def _decoded(names: Any, path: Path) -> Any:
-    """Names that were saved as bytes, as texts."""
+    """Names as strings, decoded from bytes if necessary."""
     with reading(path):
         return np.char.decode(names, "utf-8") if names.dtype.kind == "S" else names
 
 
 def ends_of(ends: Any, length: int, path: Path | str) -> list[int]:
-    """Offsets: where each thing begins in an array of some length, and where the last one ends."""
+    """Offsets: the start of each item in an array, and the end of the last one."""
     fits = ends.ndim == 1 and ends.dtype.kind in "iu" and len(ends) > 0
     found = [int(end) for end in ends] if fits else []
     if not fits or found != sorted(found) or found[0] < 0 or found[-1] > length:
-        raise DataError(f"{path} has offsets that are not whole numbers in rising order, from 0 to {length:,}.")
+        raise DataError(f"{path} has offsets that are not increasing integers from 0 to {length:,}.")
     return found

@@ -1,7 +1,7 @@
-"""What is kept on disk for the next start: unpacked files, their indices, prepared rows.
+"""The cache on disk: unpacked files, their line indices, prepared rows.
 
-A folder for each version of anyformer, since another version may prepare rows in another way. Together they hold at
-most ANYFORMER_CACHE_SIZE (such as 50GB); what was not used for longest goes first, and nothing stays a month unused.
+Each version of anyformer has its own folder. Together they hold at most ANYFORMER_CACHE_SIZE (such as 50GB): the least
+recently used entries are removed first, and entries unused for a month are removed.
 """
 
 from __future__ import annotations
@@ -15,44 +15,47 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from anyformer.data.files import Buffer, bytes_said, map_file
+from anyformer.data.files import Buffer, env_bytes, map_file
 from anyformer.errors import DataError
 from anyformer.version import __version__
 
-CEILING, CEILING_SAID = 20 * 10**9, "ANYFORMER_CACHE_SIZE"
-IN_MEMORY = 2**25  # bytes that an unpacked file may have before it goes to the cache on disk
-IN_USE, UNUSED = 3600.0, 30 * 86400.0  # seconds: what was used since may be in use; what was not for longer is removed
-# What is written here; anything else in the folder is somebody else's.
+CEILING, CEILING_VARIABLE = 20 * 10**9, "ANYFORMER_CACHE_SIZE"
+IN_MEMORY = 2**25  # bytes; larger unpacked files go to the cache on disk
+IN_USE, UNUSED = (
+    3600.0,
+    30 * 86400.0,
+)  # seconds: entries used within IN_USE are kept; entries unused for UNUSED are removed
+# Names of the entries written here; everything else in the folder is left alone.
 OURS = re.compile(r"\.?[0-9a-f]{32}\.(unpacked|jsonl|examples|\d+\.lines\.(npy|digest))(\.\w+)*|\.examples(\.\w+)+")
 
 
 def cache_folder() -> Path:
-    """Of this version, in ANYFORMER_CACHE or in the place that this system has for such things."""
-    said = os.environ.get("ANYFORMER_CACHE")
+    """The folder of this version, in ANYFORMER_CACHE or the user's cache folder."""
+    folder = os.environ.get("ANYFORMER_CACHE")
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return (Path(said) if said else base / "anyformer") / __version__
+    return (Path(folder) if folder else base / "anyformer") / __version__
 
 
 def spool(blocks: Iterable[bytes], place: Path) -> Buffer:
-    """All blocks: in memory where they are few, else in a file at `place`, written once and mapped from then on."""
+    """All blocks: in memory if they are few, else in a memory-mapped file at `place`, which is written once."""
     if used(place):
         return map_file(place)
-    held: list[bytes] = []
+    kept: list[bytes] = []
     size = 0
     source = iter(blocks)
     for block in source:
-        held.append(block)
+        kept.append(block)
         size += len(block)
         if size > IN_MEMORY:
             with new_file(place) as stream:
-                stream.writelines(held)
+                stream.writelines(kept)
                 stream.writelines(source)
             return map_file(place)
-    return b"".join(held)
+    return b"".join(kept)
 
 
 def used(place: Path) -> bool:
-    """Whether something is kept at a place; if so, it was used now."""
+    """Whether an entry exists; if so, mark it as used now."""
     with suppress(OSError):
         os.utime(place)
     return place.exists()
@@ -60,7 +63,7 @@ def used(place: Path) -> bool:
 
 @contextmanager
 def new_file(place: Path) -> Iterator[tempfile._TemporaryFileWrapper[bytes]]:
-    """A file that stands at `place` once it is whole, and not at all before."""
+    """A file that appears at `place` only when it is complete."""
     home, prefix = place.parent, f".{place.name}."
     with writing(place), tempfile.NamedTemporaryFile(dir=home, prefix=prefix, delete=False) as stream:
         try:
@@ -74,22 +77,22 @@ def new_file(place: Path) -> Iterator[tempfile._TemporaryFileWrapper[bytes]]:
 
 @contextmanager
 def writing(place: Path) -> Iterator[None]:
-    """Something new is kept at a place; afterwards, what is too much is removed."""
+    """Write an entry of the cache, then remove old entries if the cache is too large."""
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         yield
     except OSError as error:
-        hint = "Another folder for it can be given in the environment variable ANYFORMER_CACHE."
+        hint = "Set another folder in the environment variable ANYFORMER_CACHE."
         raise DataError(f"The cache in {place.parent} cannot be written: {error.strerror or error}. {hint}") from None
     tidy(place.parent)
 
 
 def tidy(folder: Path) -> None:
-    """Remove what was not used for a month, then what was not used for longest until the rest fits under the ceiling;
-    never what was used within the hour. The folders of other versions count too."""
+    """Remove entries unused for a month, then the least recently used ones until the rest fits the limit. Entries used
+    within the hour are kept. The folders of other versions count too."""
     homes = [folder, *_others(folder)]
     entries = sorted((entry for home in homes for entry in _entries(home)), key=lambda entry: entry[0])
-    total, ceiling, now = sum(size for _, size, _ in entries), bytes_said(CEILING_SAID, CEILING), time.time()
+    total, ceiling, now = sum(size for _, size, _ in entries), env_bytes(CEILING_VARIABLE, CEILING), time.time()
     for last, size, path in entries:
         if now - last < IN_USE or (total <= ceiling and now - last < UNUSED):
             continue
@@ -98,7 +101,7 @@ def tidy(folder: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Out of sight first, so that nobody opens half of it."""
+    """Rename before removing, so that no process opens a half-removed entry."""
     gone = path.with_name(f".{path.name.lstrip('.')}.gone")
     with suppress(OSError):  # another process may be removing it too
         os.replace(path, gone)
@@ -106,7 +109,7 @@ def _remove(path: Path) -> None:
 
 
 def _others(folder: Path) -> list[Path]:
-    """The folders of other versions, and what was written before there were such folders."""
+    """The folders of other versions, and entries of versions before there were such folders."""
     if folder != cache_folder():
         return []
     versions = [path for path in _inside(folder.parent) if re.match(r"\d+\.", path.name) and path != folder]
@@ -114,7 +117,7 @@ def _others(folder: Path) -> list[Path]:
 
 
 def _entries(folder: Path) -> list[tuple[float, int, Path]]:
-    """When each thing that is kept was last used, and its bytes."""
+    """The time of last use and the bytes of each entry."""
     found = []
     for path in _inside(folder):
         if OURS.fullmatch(path.name):

@@ -1,6 +1,6 @@
-"""Rows prepared once: numbers in flat arrays on disk, mapped, and found again at the next start.
+"""Rows prepared once: numbers in flat arrays on disk, memory-mapped and reused at the next start.
 
-An example is a dict of lists of numbers (the ids of a text) and single numbers (a label).
+An example is a dict of lists of numbers (token ids) and single numbers (a label).
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from anyformer.tokenizers.cuts import count_rows
 
 Example = Mapping[str, Any]
 Prepare = Callable[[list[Row]], Sequence[Example]]
-Progress = Callable[[int, int], None]  # rows done, rows in all
+Progress = Callable[[int, int], None]  # rows done, rows in total
 
 CHUNK = 1024  # rows prepared at once
-VERSION = 1  # of the layout on disk
+VERSION = 1  # of the file layout
 
 
 class ArrayField:
-    """One field of all examples: `flat`, and where each example's numbers begin, where they are lists."""
+    """One field of all examples: `flat`, and the start of each example if the field holds lists."""
 
     def __init__(self, flat: NDArray[Any], offsets: NDArray[np.int64] | None) -> None:
         self.flat, self.offsets = flat, offsets
@@ -45,7 +45,7 @@ class ArrayField:
 
 
 class Examples(Sequence[dict[str, Any]]):
-    """`examples[i]` has numpy arrays and numbers; `examples.row(i)` is the row that it was made of."""
+    """`examples[i]` has numpy arrays and numbers; `examples.row(i)` is the index of the row it was made from."""
 
     def __init__(self, fields: Mapping[str, ArrayField], rows: NDArray[np.int64]) -> None:
         self.fields, self.rows = dict(fields), rows
@@ -60,20 +60,20 @@ class Examples(Sequence[dict[str, Any]]):
         return int(self.rows[i])
 
     def sizes(self, name: str) -> NDArray[np.int64]:
-        """How many numbers each example has in a field."""
-        if not len(self):  # where no row gave one (blank lines, say) nobody knows the fields
+        """The number of values that each example has in a field."""
+        if not len(self):  # without examples (only blank lines, say) the fields are unknown
             return np.zeros(0, dtype=np.int64)
         offsets = self.fields[name].offsets
         return np.ones(len(self), dtype=np.int64) if offsets is None else np.diff(offsets)
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Of its longest list, for each example."""
+        """The length of the longest list of each example."""
         return np.max([self.sizes(name) for name in self.fields], axis=0)
 
 
 class LazyExamples(Examples):
-    """Examples that are made when they are asked for, each time anew: images, say, which nobody keeps decoded."""
+    """Examples that are prepared on every access, such as images, which are not kept decoded."""
 
     def __init__(self, rows: Rows, function: Callable[[Row], Example]) -> None:
         super().__init__({}, np.arange(len(rows)))
@@ -93,11 +93,11 @@ class LazyExamples(Examples):
 def prepare(
     rows: Rows, function: Prepare, *, cache: Path | None = None, key: str = "", progress: Progress | None = None
 ) -> Examples:
-    """Every row through `function`, which takes a list of rows and gives their examples: one a row, or any number of
-    them that say their row's place in that list as "row".
+    """Apply `function` to every row. It takes a list of rows and returns their examples: one for each row, or any
+    number whose "row" is the position of their row in the list.
 
-    With a `cache` folder they are kept there; other files, or another `key` (the tokenizer, the settings), make them
-    anew. What is wrong with a row is said with its file and line.
+    With a `cache` folder the examples are kept there; changed files or another `key` (the tokenizer, the settings)
+    prepare them again. Errors name the file and line of the row.
     """
     if cache is None:
         return _make(rows, function, progress, _InMemory())
@@ -122,7 +122,7 @@ def _careful(rows: Rows, function: Prepare, chunk: list[Row], start: int) -> Seq
     try:
         return count_rows(function, chunk, range(start, start + len(chunk)))
     except Error as error:
-        for i, row in enumerate(chunk):  # again one by one: which of them was it?
+        for i, row in enumerate(chunk):  # again one by one, to find the row with the error
             try:
                 function([row])
             except Error as one:
@@ -131,7 +131,7 @@ def _careful(rows: Rows, function: Prepare, chunk: list[Row], start: int) -> Seq
 
 
 class _InMemory:
-    """Arrays that grow at the end, by name."""
+    """Growing arrays by name."""
 
     def __init__(self) -> None:
         self.pieces: dict[str, list[NDArray[Any]]] = {}
@@ -144,7 +144,7 @@ class _InMemory:
 
 
 class _OnDisk(_InMemory):
-    """The same in files, so that what is prepared need not fit into memory."""
+    """Growing arrays in files, so that examples need not fit into memory."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -163,7 +163,7 @@ class _OnDisk(_InMemory):
 
 
 class _Gathered:
-    """Chunks of examples as arrays, so that Python's numbers never pile up."""
+    """Collects examples in chunks of arrays, so that few Python objects are alive at a time."""
 
     def __init__(self, store: _InMemory) -> None:
         self.store = store
@@ -208,7 +208,7 @@ def _kind(values: Iterable[Any]) -> Any:
 
 
 def _store(rows: Rows, function: Prepare, progress: Progress | None, place: Path) -> None:
-    """Into a folder beside, which takes the name when it is whole."""
+    """Write to a temporary folder, which is renamed when it is complete."""
     with writing(place):
         draft = Path(tempfile.mkdtemp(prefix=".examples.", dir=place.parent))
         try:
@@ -226,11 +226,11 @@ def _store(rows: Rows, function: Prepare, progress: Progress | None, place: Path
 
 
 def _open(place: Path) -> Examples:
-    said = json.loads((place / "fields.json").read_text())
+    saved = json.loads((place / "fields.json").read_text())
     store = _OnDisk(place)
-    store.kinds = said["kinds"]
+    store.kinds = saved["kinds"]
     fields = {}
-    for i, name in enumerate(said["fields"]):
+    for i, name in enumerate(saved["fields"]):
         offsets = place / f"{i}.offsets.npy"
         fields[name] = ArrayField(store.whole(str(i)), np.load(offsets, mmap_mode="r") if offsets.exists() else None)
     return Examples(fields, store.whole("rows"))

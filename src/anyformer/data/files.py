@@ -1,4 +1,4 @@
-"""Files on disk, packed or not, globs among them, as bytes that need not fit into memory."""
+"""Data files: globs, compressed files, and bytes that need not fit into memory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def check_paths(name: str, paths: Any) -> None:
     odd = [item for item in (paths if listed else [paths]) if not isinstance(item, (str, PathLike))]
     if odd:
         kind = type(odd[0]).__name__
-        given = f"a {type(paths).__name__} that holds a value of type {kind}" if listed else f"of type {kind}"
+        given = f"a {type(paths).__name__} that contains a {kind}" if listed else f"of type {kind}"
         raise DataError(
             f"{name} is {given}; it must be the path of a file or a list of paths."
             " Write rows that are in memory to a .jsonl file, one JSON object a line."
@@ -41,7 +41,7 @@ def check_paths(name: str, paths: Any) -> None:
 
 
 def expand(paths: Paths) -> list[list[Path]]:
-    """The files of each path given; a glob may be several.  "a.en,b*.de" -> [[a.en], [b1.de, b2.de]]"""
+    """The files of each path given; a glob may match several.  "a.en,b*.de" -> [[a.en], [b1.de, b2.de]]"""
     items = [paths] if isinstance(paths, (str, PathLike)) else list(paths)
     if not items:
         raise DataError("No data file was given.")
@@ -72,12 +72,12 @@ def _matching(text: str) -> list[Path]:
     if glob.has_magic(text):
         raise DataError(f"No file matches {text}.")
     near = sorted(other.name for other in path.parent.glob(f"{path.name.split('.')[0]}*")) if path.name else []
-    hint = f" Beside it there is {', '.join(near[:5])}." if near else ""
+    hint = f" Did you mean {', '.join(near[:5])}?" if near else ""
     raise DataError(f"{path} does not exist.{hint}")
 
 
 def data_suffix(path: Path) -> str:
-    """The suffix that says what is inside.  train.tsv.gz -> ".tsv" """
+    """The suffix of the content.  train.tsv.gz -> ".tsv" """
     suffixes = [suffix.lower() for suffix in path.suffixes]
     while suffixes and suffixes[-1] in PACKED:
         suffixes.pop()
@@ -85,7 +85,7 @@ def data_suffix(path: Path) -> str:
 
 
 def file_fingerprint(path: Path) -> str:
-    """Another one whenever the file is another or has changed."""
+    """A fingerprint that changes if the file is replaced or modified."""
     facts = path.stat()
     text = f"{path.resolve()}|{facts.st_size}|{facts.st_mtime_ns}"
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
@@ -93,7 +93,7 @@ def file_fingerprint(path: Path) -> str:
 
 @contextmanager
 def reading(path: Path | str, error: type[DataError] = DataError) -> Iterator[None]:
-    """Whatever goes wrong with a file, as one sentence that names it: also what the libraries that decode it raise."""
+    """Turn every exception while a file is read, those of decoders included, into one error that names the file."""
     try:
         yield
     except Error:
@@ -105,7 +105,7 @@ def reading(path: Path | str, error: type[DataError] = DataError) -> Iterator[No
         what = "is damaged or cut short, and cannot be unpacked" if damaged else "cannot be read"
         raise error(f"{path} {what}: {problem.strerror or _why(problem)}.") from None
     except MemoryError:
-        raise error(f"{path} is too large: reading it takes more memory than there is.") from None
+        raise error(f"{path} does not fit into memory.") from None
     except Exception as problem:  # damaged bytes make decoders fail in any way
         raise error(f"{path} is damaged, or is not what its name says: {_why(problem)}.") from problem
 
@@ -126,12 +126,12 @@ def map_file(path: Path) -> Buffer:
         return mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
 
 
-def bytes_said(variable: str, default: int) -> int:
-    """A number of bytes in an environment variable, such as 512MB."""
-    said = os.environ.get(variable)
-    if not said:
+def env_bytes(variable: str, default: int) -> int:
+    """The number of bytes in an environment variable, such as 512MB."""
+    value = os.environ.get(variable)
+    if not value:
         return default
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?B)?\s*", said, re.IGNORECASE)
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?B)?\s*", value, re.IGNORECASE)
     if found is None:
-        raise ConfigError(f"{variable} is {said!r}; give a number of bytes, such as 500MB or 20GB.")
+        raise ConfigError(f"{variable} is {value!r}; give a number of bytes, such as 500MB or 20GB.")
     return int(float(found[1]) * UNITS[(found[2] or "").upper()])

@@ -19,19 +19,20 @@ from anyformer.data.cache import cache_folder
 from anyformer.data.files import Paths, data_suffix, expand, reading
 from anyformer.data.tables.formats import READERS, SUFFIXES, Part, ReadOptions, Row
 from anyformer.errors import ConfigError, DataError, InputError, nearest
+from anyformer.upgrades import COLUMNS
 
 T = TypeVar("T")
 
 
 class Rows(Sequence[Row]):
-    """Sized and indexable. `columns` are the names in every row; `fingerprint` changes when a file does."""
+    """Sized and indexable. `columns` are the names in every row; `fingerprint` changes if a file does."""
 
     columns: tuple[str, ...]
     fingerprint: str
-    path: str  # to say what is meant
-    kind: str = "table"  # or "text": lines that follow one another
-    has_files: bool = False  # whether values may be files by themselves (images, audio), with their `path`
-    # What holds for all rows: the names of the classes; the cells of the first line if no header was detected.
+    path: str  # the name of the source in messages
+    kind: str = "table"  # or "text": consecutive lines
+    has_files: bool = False  # whether values may be files (images, audio) with a `path`
+    # Metadata of all rows: the class names; the cells of the first line if no header was detected.
     metadata: Mapping[str, Any] = MappingProxyType({})
 
     def row(self, i: int) -> Row:
@@ -56,16 +57,16 @@ class Rows(Sequence[Row]):
         return (self.row(i) for i in range(len(self)))
 
     def select(self, index: Iterable[int]) -> Rows:
-        """Some of the rows, in that order."""
+        """A subset of the rows, in the given order."""
         return RowSubset(self, np.fromiter(index, dtype=np.int64))
 
     def merge_columns(self, name: str, columns: Sequence[str]) -> Rows:
-        """Rows with some columns as one list, under a name of its own."""
+        """Rows with several columns merged into one list."""
         others = {column: column for column in self.columns if column not in columns}
         return RenamedRows(self, {**others, name: tuple(columns)})
 
     def rename(self, columns: Mapping[str, str]) -> Rows:
-        """Rows with the columns that are values here, under the names that are keys.  rename({"text": "sentence"})"""
+        """Rows with new column names (keys) for old ones (values).  rename({"text": "sentence"})"""
         for name in columns.values():
             self.require_column(name)
         return RenamedRows(self, dict(columns))
@@ -77,15 +78,15 @@ class Rows(Sequence[Row]):
 
 
 class ConcatRows(Rows):
-    """Rows of several sources, one source after another; each has the same columns, in any order."""
+    """Rows of several sources, one source after another; all have the same columns, in any order."""
 
     def __init__(self, sources: Sequence[Part | Rows], digests: Iterable[str]) -> None:
         self.sources, self.columns = sources, sources[0].columns
         for source in sources[1:]:
             if set(source.columns) != set(self.columns):
                 raise DataError(
-                    f"{source.path} has the columns {', '.join(source.columns)}, and {sources[0].path} has"
-                    f" {', '.join(self.columns)}; files that are read together need the same ones."
+                    f"{source.path} has the columns {', '.join(source.columns)}; {sources[0].path} has"
+                    f" {', '.join(self.columns)}. Files that are read together must have the same columns."
                 )
         self.ends = list(accumulate(len(source) for source in sources))
         self.fingerprint = _digest(digests)
@@ -109,7 +110,7 @@ class ConcatRows(Rows):
 
 
 class FileRows(ConcatRows):
-    """The records of one file or of several."""
+    """The records of one or several files."""
 
     def __init__(self, parts: Sequence[Part]) -> None:
         super().__init__(parts, (part.digest for part in parts))
@@ -119,7 +120,7 @@ class FileRows(ConcatRows):
 
 
 class JoinedTables(ConcatRows):
-    """Rows that were read each in a way of its own."""
+    """Rows of several sources, each read in its own way."""
 
     def __init__(self, several: Sequence[Rows]) -> None:
         super().__init__(several, (rows.fingerprint for rows in several))
@@ -128,14 +129,14 @@ class JoinedTables(ConcatRows):
 
 
 class ParallelRows(Rows):
-    """Lines of several files that belong together: line 7 of each makes row 7."""
+    """Lines of parallel files: line 7 of each file makes row 7."""
 
     def __init__(self, sides: Mapping[str, Rows]) -> None:
         self.sides = dict(sides)
         counts = {rows.path: len(rows) for rows in sides.values()}
         if len(set(counts.values())) > 1:
-            said = " and ".join(f"{path} has {count:,} lines" for path, count in counts.items())
-            raise DataError(f"{said}; parallel files need as many each.")
+            counted = "; ".join(f"{path} has {count:,} lines" for path, count in counts.items())
+            raise DataError(f"{counted}. Parallel files must have the same number of lines.")
         self.columns = tuple(self.sides)
         self.fingerprint = _digest(rows.fingerprint for rows in self.sides.values())
         self.path = " and ".join(counts)
@@ -151,7 +152,7 @@ class ParallelRows(Rows):
 
 
 def map_rows(rows: Rows, make: Callable[[Row], T]) -> Iterator[T]:
-    """What is made of every row; a mistake is said with its place."""
+    """Apply `make` to every row; errors name the file and line."""
     for i, row in enumerate(rows):
         try:
             made = make(row)
@@ -161,32 +162,32 @@ def map_rows(rows: Rows, make: Callable[[Row], T]) -> Iterator[T]:
 
 
 class RowSubset(Rows):
-    """Some rows of others, in an order of their own."""
+    """A subset of rows, in its own order."""
 
-    def __init__(self, rows: Rows, places: Any) -> None:
-        self.rows, self.places = rows, places
+    def __init__(self, rows: Rows, numbers: Any) -> None:
+        self.rows, self.numbers = rows, numbers
         self.columns, self.path, self.kind, self.metadata = rows.columns, rows.path, rows.kind, rows.metadata
         self.has_files = rows.has_files
-        self.fingerprint = _digest([rows.fingerprint, hashlib.blake2b(places.tobytes(), digest_size=16).hexdigest()])
+        self.fingerprint = _digest([rows.fingerprint, hashlib.blake2b(numbers.tobytes(), digest_size=16).hexdigest()])
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.numbers)
 
     def row(self, i: int) -> Row:
-        return self.rows.row(int(self.places[i]))
+        return self.rows.row(int(self.numbers[i]))
 
     def location(self, i: int) -> str:
-        return self.rows.location(int(self.places[i]))
+        return self.rows.location(int(self.numbers[i]))
 
 
 class RenamedRows(Rows):
-    """Columns under other names; several of them may be one list."""
+    """Rows with renamed columns; several columns may be merged into one list."""
 
     def __init__(self, rows: Rows, names: Mapping[str, str | tuple[str, ...]]) -> None:
         self.rows, self.names = rows, names
         self.columns, self.path, self.kind, self.metadata = tuple(names), rows.path, rows.kind, rows.metadata
         self.has_files = rows.has_files
-        self.fingerprint = _digest([rows.fingerprint, repr(sorted(names.items()))])
+        self.fingerprint = _digest([rows.fingerprint, repr(sorted(_saved_names(names)))])
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -206,8 +207,15 @@ class RenamedRows(Rows):
         return self.rows.location(i)
 
 
+def _saved_names(names: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The pairs of names that fingerprints are made of: columns that were renamed have the names of saved runs."""
+    saved = {new: old for old, new in COLUMNS.items()}
+    for ours, theirs in names.items():
+        yield saved.get(ours, ours), saved[ours] if ours in saved and theirs == ours else theirs
+
+
 class ListRows(Rows):
-    """Rows that are in memory already: examples of a test, or what a caller made."""
+    """Rows in memory."""
 
     def __init__(self, rows: Sequence[Row], path: str = "the rows given") -> None:
         if not rows:
@@ -227,7 +235,7 @@ class ListRows(Rows):
 
 
 def file_columns(rows: Rows) -> dict[str, tuple[str, ...]]:
-    """For each column of the rows the names that it has in the file; of rows of several sources, those of the first."""
+    """Column -> its names in the file; of the first source, if there are several."""
     if isinstance(rows, RowSubset):
         return file_columns(rows.rows)
     if isinstance(rows, RenamedRows):
@@ -242,7 +250,7 @@ def file_columns(rows: Rows) -> dict[str, tuple[str, ...]]:
 
 
 def unused_columns(rows: Rows) -> list[str]:
-    """Columns of the file that are not among those of the rows."""
+    """Columns of the file that the rows do not use."""
     used = {name for names in file_columns(rows).values() for name in names}
     inner = rows
     while isinstance(inner, (RowSubset, RenamedRows, JoinedTables)):
@@ -268,24 +276,24 @@ def read(
     default: str = "text",
     cache: Path | None = None,
 ) -> Rows:
-    """Rows of a file, of several, of globs ("part-*.tsv"), packed with gz or xz or not.
+    """Read rows from a file, several files or globs ("part-*.tsv"); .gz and .xz are decompressed.
 
-    The format follows from the name (.txt, .tsv, .csv, .jsonl, .json, .parquet, .conll) unless it is given; where the
-    name does not say, it is `default`. `columns` renames: field -> column. `header` says whether a TSV or CSV begins
-    with names; unsaid, it is found out, with the help of `names` that a header might hold. `sides` names the columns
-    of parallel files: as many texts as there are sides are then read side by side.
+    The format follows from the suffix (.txt, .tsv, .csv, .jsonl, .json, .parquet, .conll) unless `format` is given; for
+    other suffixes it is `default`. `columns` renames: field -> column. `header`: whether a TSV or CSV begins with
+    column names (default: detected automatically, with `names` as the names to expect). `sides` are the column names of
+    parallel files: as many text files as sides are read in parallel.
     """
     groups = expand(paths)
     if header is None and any(not name.isdigit() for name in (columns or {}).values()):
-        header = True  # whoever knows the names has seen them
+        header = True  # column names in `columns` are those of a header
     asked = ReadOptions(cache or cache_folder(), header, frozenset(name.lower() for name in names))
     if sides and _all_text(groups, format, default):
         if len(groups) != len(sides):
-            given = "one was" if len(groups) == 1 else f"{len(groups)} were"
+            given = f"{len(groups)} file{'s' * (len(groups) != 1)}"
             raise DataError(
-                f"Plain text is read side by side here, one file for each of {', '.join(sides)}, and {given} given:"
-                f' say "{",".join(f"file.{side}" for side in sides)}" (the same file twice where both are one text), or'
-                " give a TSV with a column for each."
+                f"Parallel text needs one file for each of {', '.join(sides)}; {given} given. Write"
+                f' "{",".join(f"file.{side}" for side in sides)}" (the same file twice if both are one text), or give'
+                " a TSV with a column for each."
             )
         texts = {side: _rows(group, "text", default, asked) for side, group in zip(sides, groups, strict=True)}
         rows: Rows = ParallelRows(texts)
@@ -295,7 +303,7 @@ def read(
 
 
 def side_by_side(paths: Paths, sides: Sequence[str], format: str | None, default: str) -> bool:
-    """Whether these are plain texts, one for each side."""
+    """Whether the paths are plain text files, one for each side."""
     groups = expand(paths)
     return len(groups) == len(sides) and _all_text(groups, format, default)
 

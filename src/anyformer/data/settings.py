@@ -1,4 +1,4 @@
-"""What can be said of the data: every `data.*` and `tokenizer.*` key."""
+"""The settings of data.* and tokenizer.*."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from anyformer.schema import shown
 
 @dataclass(frozen=True, kw_only=True)
 class DataSettings(Settings):
-    max_length: int | None = None  # tokens of a text; None: what suits the task, and no more than the model can hold
-    image_size: int | None = None  # pixels of a side that images are brought to; None: what the model was made for
-    columns: str = ""  # which column is what: "text=4,label=2"; numbers count from 1 where there is no header
-    labels: str = ""  # what the values of the label column mean: "0=negative,1=positive"
-    header: bool | None = None  # whether a TSV or CSV begins with names; None: found out
-    format: str | None = None  # text, tsv, csv, jsonl, json, parquet or conll; None: from the file's name
-    fraction: float = 1.0  # of the rows to learn from, drawn at random; the others are left aside
+    max_length: int | None = None  # tokens of a text; None: as suits the task, at most what the model allows
+    image_size: int | None = None  # height and width in pixels after resizing; None: as the model expects
+    columns: str = ""  # name or number of each column: "text=4,label=2"; numbers start at 1
+    labels: str = ""  # names for the values of the label column: "0=negative,1=positive"
+    header: bool | None = None  # whether a TSV or CSV begins with column names; None: detected automatically
+    format: str | None = None  # text, tsv, csv, jsonl, json, parquet or conll; None: by the file's suffix
+    fraction: float = 1.0  # fraction of the training rows to use, sampled at random
     # The fraction of rows to evaluate on if no file is given for it; None: max(5%, min(50 rows, 20%)), at most 10,000
-    # rows, but one of every class or more. Classes keep their fractions.
+    # rows, and at least one of every class. Stratified by class.
     validation_split: float | None = None
-    cache: bool = True  # keep prepared rows for the next start
+    cache: bool = True  # keep prepared rows on disk for the next start
 
     def check(self) -> None:
         self.require(0 < self.fraction <= 1, f"fraction is {self.fraction}; it must be above 0 and at most 1.")
-        held = self.validation_split
-        self.require(held is None or 0 <= held < 1, f"validation_split is {held}; it must be from 0 to below 1.")
+        split = self.validation_split
+        self.require(split is None or 0 <= split < 1, f"validation_split is {split}; it must be from 0 to below 1.")
         self.require(
             self.max_length is None or self.max_length > 1, f"max_length is {self.max_length}; it must be 2 or more."
         )
@@ -42,11 +42,11 @@ class DataSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizerSettings(Settings):
-    """For a model that is built from a recipe; a folder brings its own tokenizer, unless there is a path."""
+    """The tokenizer of a model built from a recipe. A folder has its own tokenizer, unless `path` is set."""
 
-    kind: str | None = None  # bpe, wordpiece, unigram, word, char or byte; None: what suits the task
+    kind: str | None = None  # bpe, wordpiece, unigram, word, char or byte; None: as suits the task
     vocab_size: int = 8000
-    # A folder or file with a tokenizer that there is; a folder's model is given its words, and keeps those it had.
+    # Folder or file of an existing tokenizer. A fine-tuned model keeps the embeddings of tokens in both vocabularies.
     path: str | None = None
 
     def check(self) -> None:
@@ -68,34 +68,36 @@ def class_name(value: object) -> str:
 
 
 def label_of(value: object, where: str, meaning: Mapping[str, str]) -> str:
-    """The name of the class that a row has in its label column; an error if it has none. NaN is a missing label,
-    unless data.labels names the class that it means."""
+    """The class name in a row's label column; an error if it is missing. NaN is a missing label, unless data.labels
+    names the class that it means."""
     name = class_name(value) if isinstance(value, (str, int, float)) else ""
     missing = not name.strip() or (name.lower() == "nan" and name not in meaning)
     if missing:
-        why = f': give the row a label, or data.labels="{name}=NAME" if it is a class' if name.strip() else ""
-        raise DataError(f"{where}, has {shown(value)} as its label, which names no class{why}.")
+        why = f': label the row, or set data.labels="{name}=NAME" if it is a class' if name.strip() else ""
+        raise DataError(f"{where}, has the label {shown(value)}, which is missing or not a class{why}.")
     return name
 
 
-def meanings(said: str) -> dict[str, str]:
-    """What data.labels says that the values of the label column mean, by the names of the classes."""
-    return {class_name(label): name for label, name in parse_pairs(said, "data.labels").items()}
+def meanings(pairs: str) -> dict[str, str]:
+    """Value of the label column -> class name, from data.labels."""
+    return {class_name(label): name for label, name in parse_pairs(pairs, "data.labels").items()}
 
 
 def class_number(value: object, index: Mapping[str, int], meaning: Mapping[str, str]) -> int | None:
-    """The number of a row's class; None if it is not among them."""
-    texts = (class_name(value), str(value))  # a folder may have kept either
+    """The index of a row's class; None if it is unknown."""
+    texts = (class_name(value), str(value))  # saved labels may be in either form
     return next((index[name] for name in (meaning.get(text, text) for text in texts) if name in index), None)
 
 
-def rename_labels(labels: Sequence[str], said: str, path: str) -> tuple[str, ...]:
-    """Labels of a file by the names that data.labels gives them; two with one name become one."""
-    meaning, known = meanings(said), {class_name(label): label for label in labels}
+def rename_labels(labels: Sequence[str], pairs: str, path: str) -> tuple[str, ...]:
+    """Labels of a file under the names that data.labels gives them; labels with equal names are merged."""
+    meaning, known = meanings(pairs), {class_name(label): label for label in labels}
     strange = [label for label in meaning if label not in known]
     if strange:
         some = f"{', '.join(labels[:20])}{' …' if len(labels) > 20 else ''}"
-        raise ConfigError(f'data.labels renames "{strange[0]}", which is no label of {path}; those are: {some}.')
+        raise ConfigError(
+            f'data.labels renames "{strange[0]}", which is not a label of {path}. Its labels are: {some}.'
+        )
     return tuple(dict.fromkeys(meaning.get(name, label) for name, label in known.items()))
 
 

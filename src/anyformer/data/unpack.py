@@ -1,7 +1,7 @@
-"""Packed files, unpacked within bounds: gz and xz by blocks, members of zips.
+"""Decompression with limits: gz and xz in blocks, members of zips.
 
-A packed file may become FREE bytes, or RATIO times its own size where that is more. A file that becomes larger is
-refused before it fills the memory or the disk; ANYFORMER_MAX_UNPACKED (such as 20GB) sets another bound.
+A file may decompress to FREE bytes, or RATIO times its own size if that is more. Larger files are refused before they
+fill the memory or the disk; ANYFORMER_MAX_UNPACKED (such as 20GB) sets another limit.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ from pathlib import Path
 from typing import BinaryIO
 
 from anyformer.data.cache import spool
-from anyformer.data.files import BLOCK, PACKED, Buffer, bytes_said, file_fingerprint, map_file, reading
+from anyformer.data.files import BLOCK, PACKED, Buffer, env_bytes, file_fingerprint, map_file, reading
 from anyformer.errors import DataError
 from anyformer.jsonfile import open_file
 
 FREE, RATIO = 2**28, 100
 LIMIT = "ANYFORMER_MAX_UNPACKED"
-GZIP, READ = 31, 2**18  # zlib's number of the format; bytes read at a time, since what is over is copied
-XZ_MEMORY = 2**28  # bytes that unpacking may hold; xz -9 takes 65 MB
+GZIP, READ = 31, 2**18  # zlib's window bits for gzip; bytes read at a time
+XZ_MEMORY = 2**28  # memory limit in bytes; xz -9 takes 65 MB
 
 
 def most(packed: int) -> int:
-    """The bytes that a packed file of a size may become."""
-    return bytes_said(LIMIT, max(FREE, RATIO * packed))
+    """The maximum bytes after decompression of a file of a size."""
+    return env_bytes(LIMIT, max(FREE, RATIO * packed))
 
 
 def check_unpacked(name: str, packed: int, unpacked: int, error: type[DataError] = DataError) -> None:
     if unpacked > most(packed):
         raise error(
-            f"{name} unpacks to more than {most(packed) // 10**6:,} MB, and has {packed / 10**6:,.1f} MB; if you trust"
-            f" it, set the environment variable {LIMIT} to what it may become, such as 20GB."
+            f"{name} has {packed / 10**6:,.1f} MB and unpacks to more than {most(packed) // 10**6:,} MB. If you trust"
+            f" it, set the environment variable {LIMIT} to a larger limit, such as 20GB."
         )
 
 
 def content(path: Path, cache: Path) -> Buffer:
-    """The bytes of a file, unpacked: mapped where they are many, so that they need not fit into memory."""
+    """The decompressed bytes of a file, memory-mapped if they are many."""
     with reading(path):
         if path.suffix.lower() in PACKED:
             return spool(blocks(path), cache / f"{file_fingerprint(path)}.unpacked")

@@ -119,21 +119,21 @@ EXACT = PaddingPlan()
 class CapturedStep:
     """A step over batches of one shape: its inputs at fixed addresses, and what it gives at fixed addresses."""
 
-    def __init__(self, fed: DeviceBatch, device: torch.device, filling: PaddingPlan = EXACT) -> None:
-        self.fills, batch = filling.pad_values, filling.room(fed.batch)
-        told = torch.zeros(2, dtype=torch.float64, device=device)
-        self.fed = replace(fed, rows=(), batch=batch, device_counts=told)
+    def __init__(self, batch: DeviceBatch, device: torch.device, filling: PaddingPlan = EXACT) -> None:
+        self.fills = filling.pad_values
+        counts = torch.zeros(2, dtype=torch.float64, device=device)
+        self.inputs = replace(batch, rows=(), batch=filling.room(batch.batch), device_counts=counts)
         self.graph: Any = None
         self.taken: StepResult | None = None
 
     def load(self, batch: DeviceBatch) -> None:
         for name, value in batch.batch.items():
-            room = self.fed.batch[name]
+            room = self.inputs.batch[name]
             if room.shape != value.shape:
                 room.fill_(self.fills[name])
             room[tuple(slice(n) for n in value.shape)].copy_(value)
-        assert self.fed.device_counts is not None
-        for place, n in zip(self.fed.device_counts, (batch.tokens, batch.slots), strict=True):
+        assert self.inputs.device_counts is not None
+        for place, n in zip(self.inputs.device_counts, (batch.tokens, batch.slots), strict=True):
             place.fill_(n)
 
 
@@ -155,7 +155,7 @@ class StepCapturer:
         self.whole, self.device, self.compiled, self.filling = whole, device, compiled, filling
         self.hold, self.reseed, self.say = hold, reseed, say
         self.seen: Counter[Any] = Counter()
-        self.tapes: dict[Any, CapturedStep | None] = {}  # None: this shape is not recorded
+        self.captured: dict[Any, CapturedStep | None] = {}  # None: this shape is not recorded
         self.open = True  # closed where recording failed: everything goes on as usual
         self.explained: set[str] = set()  # what was said of steps that are not recorded, once each
         cuda = device.type == "cuda"
@@ -167,7 +167,7 @@ class StepCapturer:
         key = graph_key(batch, self.filling)
         if not self.open:
             return None
-        if key not in self.tapes and len(self.tapes) >= KEPT:
+        if key not in self.captured and len(self.captured) >= KEPT:
             self._explain(f"batches come in more than {KEPT} shapes")
             return None
         self.seen[key] += 1
@@ -175,13 +175,13 @@ class StepCapturer:
             return self._warm_up(batch)
         if self.seen[key] == WARM:
             return self._try(key, batch)
-        tape = self.tapes.get(key)
-        if tape is None:
+        step = self.captured.get(key)
+        if step is None:
             return None
-        tape.load(batch)
-        if tape.graph is None and self.side is not None and not self._capture(tape, self.side):
+        step.load(batch)
+        if step.graph is None and self.side is not None and not self._capture(step, self.side):
             return None
-        return self._replay(tape)
+        return self._replay(step)
 
     def _warm_up(self, batch: DeviceBatch) -> StepResult:
         """On the stream that will record, so that what PyTorch sets up in the first steps belongs to it."""
@@ -196,21 +196,21 @@ class StepCapturer:
 
     def _try(self, key: Any, batch: DeviceBatch) -> StepResult:
         """A step from the fixed addresses, watched: one that looks at values counts, and is not recorded."""
-        tape = CapturedStep(batch, self.device, self.filling)
-        tape.load(batch)
+        step = CapturedStep(batch, self.device, self.filling)
+        step.load(batch)
         with detect_host_syncs(self.device, inside=not self.compiled) as found, no_host_sync():
-            made = self._warm_up(tape.fed)
+            made = self._warm_up(step.inputs)
         why = f"they look at values ({', '.join(dict.fromkeys(found))})" if found else self._crowds()
         if why is not None:
             self._explain(why)
-        self.tapes[key] = tape if why is None else None
+        self.captured[key] = step if why is None else None
         return made
 
     def _explain(self, why: str) -> None:
         """Nobody should have to find out by the speed."""
         if why not in self.explained:
             self.explained.add(why)
-            whose = "Some steps" if any(tape is not None for tape in self.tapes.values()) else "Steps"
+            whose = "Some steps" if any(step is not None for step in self.captured.values()) else "Steps"
             self.say(f"{whose} are not recorded: {why}.")
 
     def end(self) -> None:
@@ -226,7 +226,7 @@ class StepCapturer:
             return None
         return f"they take more than {ROOM:.0%} of the GPU's memory, and a recording takes as much again"
 
-    def _capture(self, tape: CapturedStep, side: Any) -> bool:
+    def _capture(self, step: CapturedStep, side: Any) -> bool:
         """Nothing moves by it: what is recorded is carried out when it is replayed."""
         self.hold()
         here, graph = torch.cuda.current_stream(self.device), torch.cuda.CUDAGraph()
@@ -236,22 +236,22 @@ class StepCapturer:
                 torch.cuda.graph(graph, pool=self.pool, stream=side, capture_error_mode="thread_local"),
                 no_host_sync(),
             ):
-                tape.taken = self.whole(tape.fed)
+                step.taken = self.whole(step.inputs)
         except Exception as error:  # whatever it was, the run goes on as it would have without
             self._give_up(here, str(error).partition("\n")[0])
             return False
-        tape.graph = graph
-        if sum(one is not None and one.graph is not None for one in self.tapes.values()) == 1:
+        step.graph = graph
+        if sum(one is not None and one.graph is not None for one in self.captured.values()) == 1:
             self.say("Steps are recorded from here on.")
         return True
 
-    def _replay(self, graph: CapturedStep) -> StepResult:
+    def _replay(self, step: CapturedStep) -> StepResult:
         """Chance is what the generator says now: PyTorch writes its seed and offset where the recording reads them."""
-        if graph.graph is None or graph.taken is None:
+        if step.graph is None or step.taken is None:
             with no_host_sync():
-                return self.whole(graph.fed)
-        graph.graph.replay()
-        return graph.taken
+                return self.whole(step.inputs)
+        step.graph.replay()
+        return step.taken
 
     def _give_up(self, here: Any, why: str) -> None:
         """Leave everything as it was. A capture that broke off may leave its stream current, its pool open, and the
@@ -259,7 +259,7 @@ class StepCapturer:
         torch.cuda.set_stream(here)
         with contextlib.suppress(Exception):
             torch._C._cuda_endAllocateToPool(self.device.index, self.pool)  # type: ignore[arg-type]
-        self.tapes, self.open = {}, False  # what was recorded reads the generator's old state
+        self.captured, self.open = {}, False  # what was recorded reads the generator's old state
         fresh = torch.Generator(self.device)
         torch.cuda.default_generators[self.device.index].graphsafe_set_state(fresh)
         self.reseed()

@@ -79,6 +79,6 @@ def _ranks(values: Sequence[float]) -> NDArray[np.float64]:
     return np.where(np.isnan(values), np.nan, found)
 
 
-def _alike(found: Sequence[Any], wanted: Sequence[Any]) -> None:
-    if len(found) != len(wanted) or not len(wanted):
-        raise InputError(f"There are {len(found)} predictions for {len(wanted)} targets; their numbers must be equal.")
+def _alike(predictions: Sequence[Any], targets: Sequence[Any]) -> None:
+    if len(predictions) != len(targets) or not len(targets):
+        raise InputError(f"There are {len(predictions)} predictions for {len(targets)} targets; give one for each.")

@@ -49,10 +49,10 @@ class GroundTruthBoxes:
     @classmethod
     def of(cls, labels: Any, boxes: Any, areas: Any = None, crowd: Any = None) -> GroundTruthBoxes:
         """Convert arrays; areas default to those of the boxes."""
-        places = np.asarray(boxes, dtype=np.float64).reshape(-1, 4)
-        sizes = area(places) if areas is None else np.asarray(areas, dtype=np.float64)
-        flags = np.zeros(len(places), dtype=bool) if crowd is None else np.asarray(crowd, dtype=bool)
-        return cls(np.asarray(labels, dtype=np.int64), places, sizes, flags)
+        corners = np.asarray(boxes, dtype=np.float64).reshape(-1, 4)
+        sizes = area(corners) if areas is None else np.asarray(areas, dtype=np.float64)
+        flags = np.zeros(len(corners), dtype=bool) if crowd is None else np.asarray(crowd, dtype=bool)
+        return cls(np.asarray(labels, dtype=np.int64), corners, sizes, flags)
 
 
 def area(boxes: Floats) -> Floats:

@@ -42,12 +42,12 @@ def f1_by_type(predictions: Sequence[Sequence[str]], references: Sequence[Sequen
 
 
 def _count(
-    found: Sequence[Sequence[str]], wanted: Sequence[Sequence[str]]
+    predictions: Sequence[Sequence[str]], targets: Sequence[Sequence[str]]
 ) -> tuple[Counter[str], Counter[str], Counter[str]]:
-    if len(found) != len(wanted) or any(len(a) != len(b) for a, b in zip(found, wanted, strict=True)):
+    if len(predictions) != len(targets) or any(len(a) != len(b) for a, b in zip(predictions, targets, strict=True)):
         raise InputError("Predictions and references must have equal numbers of sentences and of tags in each.")
     hits, predicted, actual = Counter[str](), Counter[str](), Counter[str]()
-    for ours, theirs in zip(found, wanted, strict=True):
+    for ours, theirs in zip(predictions, targets, strict=True):
         mine, right = set(entities(ours)), set(entities(theirs))
         hits.update(kind for kind, _, _ in mine & right)
         predicted.update(kind for kind, _, _ in mine)

@@ -67,12 +67,12 @@ def rouge(hypotheses: Sequence[str], references: Sequence[str], *, stem: bool = 
         raise InputError(f"There are {len(hypotheses)} texts but {len(references)} references; give one per text.")
     words = _stemmed if stem else tokens
     sums: defaultdict[str, float] = defaultdict(float)
-    for predicted, wanted in zip(hypotheses, references, strict=True):
-        ours, theirs = words(predicted), words(wanted)
+    for predicted, reference in zip(hypotheses, references, strict=True):
+        ours, theirs = words(predicted), words(reference)
         sums["rouge1"] += _overlap(_grams(ours, 1), _grams(theirs, 1))
         sums["rouge2"] += _overlap(_grams(ours, 2), _grams(theirs, 2))
         sums["rougeL"] += f_measure(len(longest_common_subsequence(ours, theirs)), len(ours), len(theirs))
-        sums["rougeLsum"] += _by_lines(predicted, wanted, words)
+        sums["rougeLsum"] += _by_lines(predicted, reference, words)
     scores: dict[str, float | str] = {
         name: 100 * sums[name] / max(len(hypotheses), 1) for name in ("rouge1", "rouge2", "rougeL", "rougeLsum")
     }
@@ -101,9 +101,9 @@ def _overlap(ours: Counter[tuple[str, ...]], theirs: Counter[tuple[str, ...]]) -
     return f_measure((ours & theirs).total(), ours.total(), theirs.total())
 
 
-def f_measure(hits: int, predicted: int, wanted: int) -> float:
-    """Harmonic mean of precision (hits / predicted) and recall (hits / wanted)."""
-    return 2 * hits / (predicted + wanted) if hits else 0.0
+def f_measure(hits: int, predicted: int, reference: int) -> float:
+    """Harmonic mean of precision (hits / predicted) and recall (hits / reference)."""
+    return 2 * hits / (predicted + reference) if hits else 0.0
 
 
 def longest_common_subsequence(ours: list[str], theirs: list[str]) -> list[int]:
@@ -114,22 +114,22 @@ def longest_common_subsequence(ours: list[str], theirs: list[str]) -> list[int]:
         for j, other in enumerate(ours):
             row.append(last[j] + 1 if word == other else max(last[j + 1], row[j]))
         table.append(row)
-    places, i, j = [], len(theirs), len(ours)
+    matches, i, j = [], len(theirs), len(ours)
     while i and j:
         if theirs[i - 1] == ours[j - 1]:
-            places.append(i - 1)
+            matches.append(i - 1)
             i, j = i - 1, j - 1
         elif table[i][j - 1] > table[i - 1][j]:
             j -= 1
         else:
             i -= 1
-    return places[::-1]
+    return matches[::-1]
 
 
-def _by_lines(predicted: str, wanted: str, words: Callable[[str], list[str]]) -> float:
+def _by_lines(predicted: str, reference: str, words: Callable[[str], list[str]]) -> float:
     """ROUGE-Lsum: for each reference line, the union of its common subsequences with all predicted lines."""
     ours = [words(line) for line in predicted.split("\n") if line]
-    theirs = [words(line) for line in wanted.split("\n") if line]
+    theirs = [words(line) for line in reference.split("\n") if line]
     left, right = (Counter(word for line in side for word in line) for side in (ours, theirs))
     hits, n_ours, n_theirs = 0, left.total(), right.total()
     for line in theirs:

@@ -1,4 +1,4 @@
-"""Tasks: a model and its tokenizer as a function on real things."""
+"""Tasks: a model and its tokenizer as a function from inputs to predictions."""
 
 from __future__ import annotations
 

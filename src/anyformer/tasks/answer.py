@@ -1,4 +1,4 @@
-"""The answer to a question, as a span of a text.
+"""Extractive question answering: the answer to a question as a span of a text.
 
 answer = af.task("answer", "folder")
 print(answer(("Who baked cookies?", "Amanda baked cookies.")))      # Amanda
@@ -43,7 +43,7 @@ from anyformer.tokenizers.components import Span
 
 @dataclass(frozen=True)
 class ExtractedAnswer:
-    """A span of the context, its characters from `start` to before `end`, and its chance; "" where there is none."""
+    """A span of the context from character `start` to before `end`, and its probability; "" if there is no answer."""
 
     text: str
     score: float
@@ -78,7 +78,7 @@ class AnswerTask(TextTask):
     usual_length = 384
     windows = True
     metric = "f1"
-    wanted = "an encoder that can have a head for spans"
+    wanted = "an encoder that supports a span head"
 
     @classmethod
     def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: TaskSetup = DEFAULT_SETUP) -> Any:
@@ -216,7 +216,7 @@ def answers_of(row: Row) -> list[tuple[str, int]]:
     if isinstance(given, str):
         start = row["context"].find(given)
         if start < 0:
-            raise InputError(f'the answer "{given[:80]}" does not stand in the context.')
+            raise InputError(f'the answer "{given[:80]}" is not in the context.')
         return [(given, start)] if given else []
     try:
         if isinstance(given, Mapping):
@@ -232,5 +232,5 @@ def _first_answer(row: Row) -> Span | None:
         return None
     text, start = found[0]
     if row["context"][start : start + len(text)] != text:
-        raise InputError(f'the answer "{text[:80]}" does not stand at character {start} of the context.')
+        raise InputError(f'"answer_start" is {start}, but the context does not have the answer "{text[:80]}" there.')
     return start, start + len(text)

@@ -1,4 +1,4 @@
-"""An answer to a question about an image, from a language model to which an encoder is docked (MetaLM).
+"""Visual question answering with a language model and a multimodal projector (MetaLM).
 
 ask = af.task("ask-image", "folder")
 print(ask("beach.jpg", question="what is the dog doing?"))
@@ -62,7 +62,7 @@ class AskImage(PictureTextTask):
     kind = "bpe"
     metric = "loss"
     larger_is_better = False
-    wanted = "a language model with an encoder of images docked to it, such as metalm-small"
+    wanted = "a language model with an image encoder, such as metalm-small"
 
     def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
@@ -103,7 +103,7 @@ class AskImage(PictureTextTask):
         filled: Any = super().fill(config, tokenizer)
         token = tokenizer.engine.token_to_id(PLACE)
         if token is None:
-            raise InputError(f"The tokenizer has no {PLACE}, which keeps the places of images.")
+            raise InputError(f"The tokenizer has no {PLACE}, the placeholder of images.")
         return filled.replace(encoders={name: {**one, "token": token} for name, one in filled.encoders.items()})
 
     # Rows to loss: places, question, answer.

@@ -1,7 +1,7 @@
-"""What a task is: rows become examples, examples batches, batches a loss; a model's answers become a figure, and one
-thing handed in becomes an answer that prints well.
+"""Tasks: rows become examples, examples batches, batches a loss; predictions become metrics, and one input becomes a
+printable answer.
 
-A new task is one file: a subclass of `Task` that says its columns, its options, and these five steps.
+A new task is one file: a subclass of `Task` with its columns, its options, and these five steps.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from anyformer.data.settings import DataSettings, TokenizerSettings, parse_pairs
 from anyformer.data.tables.formats import Row
 from anyformer.errors import ConfigError, DataError, InputError, nearest, presentable
 from anyformer.model import Model
-from anyformer.upgrades import upgrade
+from anyformer.upgrades import COLUMNS, renamed, upgrade
 
 Batch = dict[str, Tensor]
 Metrics = dict[str, float | str]
@@ -41,8 +41,8 @@ Source = str | PathLike[str]
 
 @dataclass(frozen=True)
 class Loss:
-    """`total` is a SUM over the `count` things that count, so that batches and devices can be added up before the
-    division; `parts` are sums of its parts over the same count."""
+    """`total` is the SUM over the `count` targets, so that batches and devices can be added before the division;
+    `parts` are sums of its parts over the same count."""
 
     total: Tensor
     count: Tensor
@@ -51,7 +51,7 @@ class Loss:
 
 @dataclass(frozen=True)
 class Column:
-    """Something that a row must have, with the names that people give such a column."""
+    """A column that rows must have, with alternative names."""
 
     name: str
     also: tuple[str, ...] = ()
@@ -60,13 +60,13 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True)
 class Options(Settings):
-    """A task's own settings, the `task.*` keys; a task that has some subclasses this."""
+    """The options of a task, the `task.*` settings. Tasks with options subclass it."""
 
 
 @dataclass(frozen=True)
 class TaskSetup:
-    """Everything that a user may say when a task begins. `model` are the recipe's settings, or those of the folder's
-    model, changed by the user; None: as they stand."""
+    """What a task is built from. `model` are settings of the recipe, or of the folder's model, with the user's changes;
+    None: unchanged."""
 
     model: Settings | None = None
     data: DataSettings = DataSettings()
@@ -82,7 +82,7 @@ DEFAULT_SETUP = TaskSetup()
 
 
 class BatchPlan(Protocol):
-    """The batches of every epoch, as numbers that the task's `gather` understands."""
+    """The batches of every epoch, as indices for the task's `gather`."""
 
     @property
     def padding(self) -> float: ...
@@ -91,7 +91,7 @@ class BatchPlan(Protocol):
 
 
 class Task:
-    """`metric` names the figure of `evaluate` by which one model is better than another."""
+    """`metric` is the name of the metric by which checkpoints are compared."""
 
     name: ClassVar[str]
     about: ClassVar[str]
@@ -137,10 +137,7 @@ class Task:
             if cls.writes or name in cls.takes:
                 continue
             if name in cls.options_class.field_names():
-                raise InputError(
-                    f'{cls.name} takes no "{name}" in a call; give it when the task is made: af.task("{cls.name}",'
-                    f" {name}=…)."
-                )
+                raise InputError(f'{cls.name} takes no "{name}" in a call; give it to af.task("{cls.name}", {name}=…).')
             options = (*cls.takes, *cls.options_class.field_names())
             known = f" It takes: {', '.join(cls.takes)}." if cls.takes else " It takes no options."
             raise InputError(f'{cls.name} takes no "{name}".{nearest(name, options)}{known}')
@@ -197,7 +194,7 @@ class Task:
         unknown = [name for name in said if name not in names and name not in TASK]
         if unknown and said.get("name") == cls.name:
             raise ConfigError(
-                f'The folder\'s "task" has "{unknown[0]}", which {cls.name} does not know.{nearest(unknown[0], names)}'
+                f'config.json: "task" has the unknown option "{unknown[0]}" of {cls.name}.{nearest(unknown[0], names)}'
             )
         return {name: value for name, value in said.items() if name in names}
 
@@ -386,7 +383,7 @@ def _refusing(call: Callable[..., Any]) -> Callable[..., Any]:
             taken.bind(self, *things, **options)
         except TypeError:
             what = "pair" if pairs else "input"
-            message = f"{self.name} takes one {what} in a call, or a list of them; give options by name."
+            message = f"{self.name} takes one {what} or a list of them; give options by name."
             raise InputError(message) from None
         return call(self, *things, **options)
 
@@ -397,7 +394,9 @@ def fit(rows: Rows, columns: Sequence[Column], chosen: Mapping[str, str], task: 
     known = [column.name for column in columns]
     for name in chosen:
         if name not in known:
-            raise DataError(f'data.columns names "{name}"; {task} has {", ".join(known)}.')
+            today = COLUMNS.get(name, name)
+            hint = renamed(name, today) if today in known else nearest(name, known)
+            raise DataError(f'data.columns names "{name}"; {task} has {", ".join(known)}.{hint}')
     lower = {column.lower(): column for column in rows.columns}
     found: dict[str, str] = dict(chosen)
     for column in columns:
@@ -412,8 +411,8 @@ def fit(rows: Rows, columns: Sequence[Column], chosen: Mapping[str, str], task: 
         column = missing[0]
         looked = ", ".join((column.name, *column.also))
         raise DataError(
-            f"{rows.path} has no column for the {column.name} (looked for {looked}); it has:"
-            f' {", ".join(rows.columns)}. Say which it is: data.columns="{column.name}=NAME" (eval and run: --columns).'
+            f"{rows.path} has no {column.name} column (looked for {looked}); it has:"
+            f' {", ".join(rows.columns)}. Name it: data.columns="{column.name}=NAME" (eval and run: --columns).'
         )
     return rows.rename(found)
 
@@ -451,7 +450,7 @@ def spell_header(rows: Rows) -> str | None:
         return None
     cells = [cell if len(cell) <= 30 else f"{cell[:29]}…" for cell in rows.metadata["first_line"]]
     return (
-        f'none detected, so the first line is a row: "{presentable(listing(cells, 5))}" (if it names the columns:'
+        f'none detected, so the first line is a row: "{presentable(listing(cells, 5))}" (if it has the column names:'
         " data.header=true; eval and run: --columns)"
     )
 
@@ -501,7 +500,7 @@ def answering(model: Model) -> Iterator[None]:
 
 @dataclass
 class Total:
-    """Losses of many batches, added up."""
+    """A sum of losses over batches."""
 
     total: float = 0.0
     count: float = 0.0
@@ -516,5 +515,5 @@ class Total:
     @property
     def mean(self) -> float:
         if not self.count:
-            raise InputError("There is nothing in the rows that the loss could be counted over.")
+            raise InputError("The rows have no target for the loss.")
         return self.total / self.count

@@ -1,5 +1,5 @@
-"""The model that a task trains: a recipe's, with a fitting head and the vocabulary of the tokenizer; or a folder's, its
-head kept where it fits and replaced where it does not.
+"""The model that a task trains: built from a recipe with a suitable head and the tokenizer's vocabulary; or loaded from
+a folder, keeping its head if it fits.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from anyformer.checkpoints.resize import select_vocabulary
 from anyformer.config import Settings
 from anyformer.core.init import materialize
 from anyformer.core.positions import LearnedPositions
-from anyformer.errors import ConfigError, FolderError, nearest
+from anyformer.errors import ConfigError, FolderError
 from anyformer.inputs.replaced_tokens import ReplacedTokensInput
 from anyformer.inputs.text import TextInput
 from anyformer.model import Model
@@ -37,7 +37,7 @@ def find_source(given: str | PathLike[str]) -> str:
         return str(path)
     found = pretrained.find(str(given))
     if found is None:
-        hint = nearest(str(given), [*names, *(model.name for model in pretrained.models())])
+        hint = registry.name_hint(str(given), [*names, *(model.name for model in pretrained.models())])
         raise ConfigError(f'There is no recipe and no folder "{given}".{hint}')
     return str(found.open())
 
@@ -53,7 +53,7 @@ def recipe_settings(name: str, chosen: Settings | None, fits: Fits, wanted: str)
     if not fits(found.config):
         others = [other for other in registry.recipes() if fits(registry.recipe(other).config)]
         raise ConfigError(
-            f'The recipe "{name}" does not fit this task, which wants {wanted}, such as {", ".join(others[:8])}.'
+            f'The recipe "{name}" does not fit this task, which needs {wanted}, such as {", ".join(others[:8])}.'
         )
     return found.config if chosen is None else chosen
 
@@ -72,7 +72,7 @@ def want_head(model: Model, path: str | PathLike[str], heads: Sequence[str], *, 
     head = model.config.to_json().get("head")
     if head not in heads:
         raise FolderError(
-            f'{path} holds a {model.family} model with the head "{head}", which gives no {gives} yet; train it:'
+            f'{path} holds a {model.family} model with the head "{head}", which predicts no {gives}. Fine-tune it:'
             f" anyformer train {task} --recipe {path} --data DATA --out DIR."
         )
 
@@ -110,7 +110,7 @@ def load_for(
     path of another as `words`, that one, and the model with its words: those that both know keep their vectors."""
     model = finetune_model(load(folder, dtype=torch.float32), fits)
     if not fits(model.config):
-        raise FolderError(f"{folder} holds a {model.family} model; this task wants {wanted}.")
+        raise FolderError(f"{folder} holds a {model.family} model; this task needs {wanted}.")
     model = with_settings(model, chosen)
     tokenizer = Tokenizer.load(folder)
     check_words(tokenizer, model.config)
@@ -118,7 +118,7 @@ def load_for(
         return model, tokenizer
     settings = model.config.to_json()
     if "vocab_size" not in settings or settings.get("target_vocab_size"):
-        raise ConfigError(f"tokenizer.path gives a model one table of words; a {model.family} model has another form.")
+        raise ConfigError(f"tokenizer.path needs a model with one vocabulary, unlike {model.family}; leave it out.")
     other = Tokenizer.load(words)
     known, kept = tokenizer.engine.get_vocab(), dict.fromkeys(range(len(other)))
     kept.update({i: known.get(piece) for piece, i in other.engine.get_vocab().items()})
@@ -130,7 +130,7 @@ def vocab_size(config: Settings) -> int:
     for holder in (config.to_json(), *(value for value in config.to_json().values() if isinstance(value, dict))):
         if "vocab_size" in holder:
             return int(holder["vocab_size"])
-    raise ConfigError(f"{type(config).__name__} has no vocabulary, so it does not read text.")
+    raise ConfigError(f"{type(config).__name__} has no vocabulary; use a recipe for text.")
 
 
 def check_words(tokenizer: Tokenizer, config: Settings) -> None:
@@ -180,8 +180,8 @@ def with_config(model: Model, config: Settings) -> Model:
         return fresh
     changed = [f"model.{name}" for name in config.field_names() if getattr(config, name) != getattr(model.config, name)]
     raise ConfigError(
-        f"{' and '.join(changed)} cannot be changed in a model that is taken further: {odd} would be"
-        f" {wants.get(odd, 'left over')} and is {has.get(odd, 'not there')}; only what changes no weight can be."
+        f"{' and '.join(changed)} cannot be changed when a folder is fine-tuned: the shape of {odd} would change from"
+        f" {has.get(odd, 'nothing')} to {wants.get(odd, 'nothing')}. Leave it out, or train from scratch."
     )
 
 

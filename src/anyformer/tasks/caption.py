@@ -1,4 +1,4 @@
-"""A sentence about an image.
+"""Image captioning.
 
 caption = af.task("caption", "folder")
 print(caption("beach.jpg"))             # two dogs run on the beach

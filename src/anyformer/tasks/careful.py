@@ -1,6 +1,6 @@
-"""What stands between a small model and a text that people wrote: control characters, capitals, loops, names.
+"""Cleaning of texts by users before a small model translates them: control characters, capitals, loops, names.
 
-A translation is `careful` in a call and in `anyformer eval`, not while a model learns.
+Translations are `careful` in a call and in `anyformer eval`, not during training.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def warn_of_languages(language: str, texts: Sequence[str]) -> None:
     )
     if found is not None:
         warnings.warn(
-            f"A text looks like {found}, and this model reads {NAMES[language]}: its answer means little.", stacklevel=4
+            f"A text appears to be {found}, but this model reads {NAMES[language]}; its answer is unreliable.",
+            stacklevel=4,
         )
 
 

@@ -1,4 +1,4 @@
-"""A conversation with a model that came with a chat template: what was said is kept, and read only once."""
+"""A conversation with a chat model; tokens of earlier turns stay in the cache."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ if TYPE_CHECKING:  # the task makes chats
 
 
 class Chat:
-    """`say` gives the answer, `stream` gives it in pieces; `messages` is the conversation so far.
+    """`say` returns the answer, `stream` yields it in pieces; `messages` is the conversation so far.
 
-    Keys and values of everything read so far are kept. Where the next turn's text begins with the same tokens, only
-    the new ones are read; where the model's own words come out otherwise when they are encoded again, reading goes on
-    from the last question.
+    The key/value cache of earlier turns is kept while the next prompt begins with the same tokens. If the model's
+    answer is tokenized differently in the prompt, the cache is reused up to the last question.
     """
 
     def __init__(self, task: TextGenerator, *, system: str | None = None, stop: Any = None, **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""A class for a sound: a spoken word, a bird, a machine that is about to break.
+"""Audio classification: a spoken word, a bird, a machine that is about to break.
 
 classify = af.task("classify-audio", "folder")
 print(classify("yes.wav"))              # yes (0.97)
@@ -24,7 +24,7 @@ from anyformer.data.tables.formats import Row
 from anyformer.errors import Error
 from anyformer.model import Model
 from anyformer.tasks.base import Batch, Column, Options
-from anyformer.tasks.labelled import LabelledTask
+from anyformer.tasks.labeled import LabeledTask
 from anyformer.tasks.schedule_presets import schedule_for
 
 MEASURED = 256  # sounds whose mean loudness and its spread stand for all
@@ -33,7 +33,7 @@ LABELS = ("labels", "class", "category", "target", "word", "digit", "speaker_id"
 
 @dataclass(frozen=True, kw_only=True)
 class SpecAugmentSettings(Settings):
-    """What happens to spectrograms while a model learns, as shares of their length and of their mels."""
+    """Random changes of spectrograms during training, as fractions of their length and of their mels."""
 
     time_mask: float = 0.15  # blotted out at most, twice
     mel_mask: float = 0.15
@@ -46,16 +46,16 @@ class ClassifyAudioOptions(Options):
     augment: SpecAugmentSettings = SpecAugmentSettings()
 
 
-class ClassifyAudio(LabelledTask):
+class ClassifyAudio(LabeledTask):
     name = "classify-audio"
     about = "classify audio"
-    columns = (Column("sound", ("audio", "file", "path")), Column("label", LABELS))
+    columns = (Column("audio", ("sound", "file", "path")), Column("label", LABELS))
     options_class = ClassifyAudioOptions
     settings: ClassifyAudioOptions
     heads = ("classify", "classify-audio")
-    column = "sound"
+    column = "audio"
     steady = True
-    wanted = "an encoder of sounds that can have a head for classes, such as ast-small"
+    wanted = "an audio encoder that supports a classification head, such as ast-small"
 
     @classmethod
     def thing(cls, value: Any) -> Any:
@@ -74,7 +74,7 @@ class ClassifyAudio(LabelledTask):
         return find_extractor(model, rows)
 
     def features(self, row: Row) -> dict[str, Any]:
-        return {self.reader.field: extract_features(self.reader, row["sound"]).numpy()}
+        return {self.reader.field: extract_features(self.reader, row["audio"]).numpy()}
 
     def ready(self, batch: Batch, generator: Generator | None) -> Batch:
         if generator is None:
@@ -123,6 +123,6 @@ def find_extractor(model: Model, rows: Rows | None) -> AudioFeatureExtractor:
         return extractor
     plain = extractor.replace(do_normalize=False)
     step = max(len(rows) // MEASURED, 1)
-    heard = torch.stack([extract_features(plain, rows[i]["sound"]) for i in range(0, len(rows), step)])
+    heard = torch.stack([extract_features(plain, rows[i]["audio"]) for i in range(0, len(rows), step)])
     real = heard[heard.abs().sum(dim=2) > 0]  # frames of sound, without what rows are filled up with
     return extractor.replace(mean=float(real.mean()), std=float(real.std().clamp(min=1e-3)))

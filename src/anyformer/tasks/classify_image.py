@@ -1,4 +1,4 @@
-"""A class for an image.
+"""Image classification.
 
 classify = af.task("classify-image", "folder")
 print(classify("cat.jpg"))              # cat (0.93)
@@ -39,7 +39,8 @@ HEADS = ("distill", "classify", "classify-image")
 
 @dataclass(frozen=True)
 class ImageLabel:
-    """A class and its chance; `scores` has those of all. `draw` gives the image with what the model looked at."""
+    """A class and its probability. `scores` holds the probability of every class; `draw()` returns the image with its
+    attention map."""
 
     label: str
     score: float
@@ -66,13 +67,13 @@ class ClassifyImage(PictureTask):
     settings: ClassifyImageOptions
     metric = "accuracy"
     steady = True
-    wanted = "an encoder of images that can have a head for classes"
+    wanted = "an image encoder that supports a classification head"
 
     @classmethod
     def find_labels(cls, rows: Rows, options: ClassifyImageOptions, setup: TaskSetup) -> tuple[str, ...]:
         labels = super().find_labels(rows, options, setup)
         if len(labels) < 2:
-            raise DataError(f"{rows.path} has one label only, {labels[0]!r}; there is nothing to tell apart.")
+            raise DataError(f"{rows.path} has one label only, {labels[0]!r}; give rows of two classes or more.")
         return labels
 
     @classmethod

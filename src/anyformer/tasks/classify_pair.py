@@ -1,4 +1,4 @@
-"""A class or a number for two texts together (entailment, paraphrase, similarity), or the best of several choices.
+"""Classification or regression of text pairs (entailment, paraphrase, similarity), and multiple choice.
 
 compare = af.task("classify-pair", "folder")
 print(compare(("A man sleeps.", "Somebody is awake.")))     # not_entailment (0.97)
@@ -56,7 +56,7 @@ NUMBERED = re.compile(r"(ending|choice|option|answer|alternative|solution|sol)[ 
 
 @dataclass(frozen=True)
 class Choice:
-    """The text that was chosen, its number from 0 and its chance; `scores` are those of all."""
+    """The chosen text, its index and its probability; `scores` are those of all choices."""
 
     text: str
     index: int
@@ -82,7 +82,9 @@ class ClassifyPair(ClassifyText):
     def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
         if self.settings.symmetric and (self.chooses or not self.takes_types):
-            raise InputError("task.symmetric is for pairs of texts that a model tells apart by token types, as BERT.")
+            raise InputError(
+                "task.symmetric needs a model that distinguishes the two texts by token types, such as BERT."
+            )
 
     about = "classify or score pairs of texts, or multiple choice"
     columns = (FIRST, SECOND, LABEL)
@@ -141,7 +143,7 @@ class ClassifyPair(ClassifyText):
         """All choices one after another, and the length of each."""
         choices = row["choices"]
         if not isinstance(choices, (list, tuple)) or len(choices) < 2:
-            raise InputError("the choices must be a list of two texts or more.")
+            raise InputError("choices must be a list of two texts or more.")
         texts = [text_of(choice, "choice") for choice in choices]
         encoded = self.encode([text_of(row["first"], "first text")] * len(texts), texts)
         example = {name: [i for one in encoded for i in one[name]] for name in encoded[0]}
@@ -154,7 +156,7 @@ class ClassifyPair(ClassifyText):
         number = class_name(label)
         place = choices.index(label) if label in choices else int(number) if number.isdigit() else -1
         if not 0 <= place < len(choices):
-            raise InputError(f'the label "{label}" is neither one of the {len(choices)} choices nor its number from 0.')
+            raise InputError(f'the label "{label}" is neither one of the {len(choices)} choices nor its index.')
         return {"labels": place}
 
     def ready(self, batch: Batch, generator: Generator | None) -> Batch:

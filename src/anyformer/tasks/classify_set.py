@@ -1,4 +1,4 @@
-"""A class for a set of points, or for a row of a table: things without an order.
+"""Classification of unordered inputs: sets of points, and rows of tables.
 
 classify = af.task("classify-set", "folder")
 print(classify([[0.1, 0.2, 0.9], [0.3, 0.1, 0.4]]))         # chair (0.81)
@@ -33,7 +33,7 @@ from anyformer.jsonfile import parse_json, parse_object
 from anyformer.model import Model
 from anyformer.schema import check_value
 from anyformer.tasks.base import DEFAULT_SETUP, Batch, Column, listing
-from anyformer.tasks.labelled import LabelledTask
+from anyformer.tasks.labeled import LabeledTask
 from anyformer.tasks.schedule_presets import schedule_for
 
 FILE = "preprocessor_config.json"
@@ -42,13 +42,13 @@ LABELS = ("labels", "class", "target", "category", "y")
 
 
 def _check_scales(reader: Settings, means: Sequence[float], stds: Sequence[float]) -> None:
-    reader.require(len(means) == len(stds), "means and stds must be equally many.")
+    reader.require(len(means) == len(stds), "means and stds must have equal lengths.")
     reader.require(all(std > 0 for std in stds), "stds must be above 0.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableReader(Settings):
-    """Numbers to mean 0 and deviation 1, categories to their places; what training did not know is missing."""
+    """Numbers are standardized, categories mapped to indices; unknown values are treated as missing."""
 
     numbers: tuple[str, ...] = ()
     means: tuple[float, ...] = ()
@@ -58,7 +58,7 @@ class TableReader(Settings):
 
     def check(self) -> None:
         _check_scales(self, self.means, self.stds)
-        self.require(len(self.numbers) == len(self.means), "numbers and means must be equally many.")
+        self.require(len(self.numbers) == len(self.means), "numbers and means must have equal lengths.")
         self.require(set(self.values) == set(self.categories), "values must hold a list for each of categories.")
 
     @classmethod
@@ -66,7 +66,7 @@ class TableReader(Settings):
         columns: dict[str, list[Any]] = {}
         for i, row in enumerate(rows):
             if not isinstance(row["set"], Mapping):
-                raise DataError(f"{rows.location(i)}, is no row of a table, and this recipe reads tables.")
+                raise DataError(f"{rows.location(i)}, is a set of points; this recipe needs rows of a table.")
             for name, value in row["set"].items():
                 columns.setdefault(name, []).append(value)
         numeric = {name: column for name, values in columns.items() if (column := _numbers(values)) is not None}
@@ -81,18 +81,20 @@ class TableReader(Settings):
 
     def __call__(self, row: Any) -> dict[str, Any]:
         if not isinstance(row, Mapping):
-            raise InputError(f"This model reads rows of a table, with {', '.join(self.names_of())}; give a mapping.")
+            raise InputError(f"This model takes a row of a table; give a mapping with {', '.join(self.names_of())}.")
         unknown = [name for name in row if name not in self.names_of()]
         if unknown:
-            raise InputError(f'The model knows no column "{unknown[0]}"; it knows {", ".join(self.names_of())}.')
+            raise InputError(
+                f'There is no column "{unknown[0]}" in the training data. It has: {", ".join(self.names_of())}.'
+            )
         if not row:
-            raise InputError(f"The row is empty; the model reads {', '.join(self.names_of())}.")
+            raise InputError(f"The row is empty; give {', '.join(self.names_of())}.")
         made: dict[str, Any] = {}
         if self.numbers:
             for name in self.numbers:
                 value = row.get(name)
                 if value not in (None, "") and not abs(_number(value)) < FAR:
-                    raise InputError(f'the {name} is "{value}", where the model learned from numbers of a usual size.')
+                    raise InputError(f'the {name} is "{value}"; it must be a number that float32 can represent.')
             read = [_number(row.get(name)) for name in self.numbers]
             made["numbers"] = np.array(
                 [(value - mean) / std for value, mean, std in zip(read, self.means, self.stds, strict=True)], np.float32
@@ -111,7 +113,7 @@ class TableReader(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class SetReader(Settings):
-    """Items with each of their numbers to mean 0 and deviation 1."""
+    """Items whose numbers are standardized."""
 
     means: tuple[float, ...]
     stds: tuple[float, ...]
@@ -123,7 +125,9 @@ class SetReader(Settings):
     def measure(cls, rows: Rows) -> SetReader:
         sizes = {np.shape(row["set"])[-1] if np.ndim(row["set"]) == 2 else -1 for row in rows}
         if len(sizes) > 1 or -1 in sizes:
-            raise DataError(f"{rows.path} holds no sets of points, each [items, numbers] with as many numbers.")
+            raise DataError(
+                f"{rows.path} has no sets of points of shape [items, numbers] with a constant number of numbers."
+            )
         every = np.concatenate([np.asarray(row["set"], dtype=np.float64) for row in rows])
         return cls(means=tuple(every.mean(axis=0).tolist()), stds=tuple(float(std) or 1.0 for std in every.std(axis=0)))
 
@@ -131,9 +135,9 @@ class SetReader(Settings):
         values = np.asarray(items, dtype=np.float32)
         if values.ndim != 2 or values.shape[1] != len(self.means) or not len(values):
             wanted = f"[items, {len(self.means)}], one item or more"
-            raise InputError(f"A set has the shape {list(values.shape)}; this model wants {wanted}.")
+            raise InputError(f"A set has shape {list(values.shape)}; it must be {wanted}.")
         if not np.isfinite(values).all():
-            raise InputError("A set holds numbers that are none (NaN or infinite).")
+            raise InputError("A set has numbers that are NaN or infinite.")
         means, stds = np.array(self.means, dtype=np.float32), np.array(self.stds, dtype=np.float32)
         return {"items": (values - means) / stds}
 
@@ -144,7 +148,7 @@ class SetReader(Settings):
 READERS: dict[str, type[TableReader] | type[SetReader]] = {"table": TableReader, "set": SetReader}
 
 
-class ClassifySet(LabelledTask):
+class ClassifySet(LabeledTask):
     name = "classify-set"
     about = "classify sets of points or rows of a table"
     columns = (Column("set"), Column("label", LABELS))
@@ -170,7 +174,7 @@ class ClassifySet(LabelledTask):
     def read(cls, paths: Paths, data: DataSettings = DEFAULT_SETUP.data) -> Rows:
         label = parse_pairs(data.columns, "data.columns")
         parts = [
-            read_sets(path) if path.suffix.lower() == ".npz" else _labelled(cls.open(path, data), label)
+            read_sets(path) if path.suffix.lower() == ".npz" else _labeled(cls.open(path, data), label)
             for path in expand_paths(paths)
         ]
         return parts[0] if len(parts) == 1 else JoinedImageRows(parts)
@@ -202,7 +206,9 @@ class ClassifySet(LabelledTask):
             check_value("reader", held.pop("reader", None), Literal[kind], FILE)
             return READERS[kind].from_json(held)
         if rows is None:
-            raise FolderError(f"The folder has no {FILE}, which says how sets are read; train the model here first.")
+            raise FolderError(
+                f"The folder has no {FILE}, the normalization of its inputs; train the model with anyformer."
+            )
         return (TableReader if reads_tables(model.config) else SetReader).measure(rows)
 
     def inferred(self) -> dict[str, str]:
@@ -242,13 +248,13 @@ def reads_tables(config: Settings) -> bool:
     return "n_numbers" in config.field_names()
 
 
-def _labelled(rows: Rows, chosen: Mapping[str, str]) -> Rows:
+def _labeled(rows: Rows, chosen: Mapping[str, str]) -> Rows:
     """Every column but the label's describes the row."""
     label = _label_column(rows, chosen)
     if label is None:
         raise DataError(
-            f"{rows.path} has no column for the label (looked for label, {', '.join(LABELS)}); it has:"
-            f' {", ".join(rows.columns)}. Say which it is: data.columns="label=NAME".'
+            f"{rows.path} has no label column (looked for label, {', '.join(LABELS)}); it has:"
+            f' {", ".join(rows.columns)}. Name it: data.columns="label=NAME".'
         )
     made = [{"set": {name: value for name, value in row.items() if name != label}, "label": row[label]} for row in rows]
     return ListRows(made, rows.path)

@@ -1,4 +1,4 @@
-"""A class for a text: sentiment, topic, language.
+"""Text classification: sentiment, topic, language.
 
 classify = af.task("classify-text", "folder")
 print(classify("Lovely film."))         # positive (0.98)
@@ -56,7 +56,7 @@ OF_NUMBERS = ("pearson", "spearman")
 
 @dataclass(frozen=True)
 class Label:
-    """A class and its chance; `scores` has those of all."""
+    """A class and its probability; `scores` holds the probability of every class."""
 
     label: str
     score: float
@@ -68,7 +68,7 @@ class Label:
 
 @dataclass(frozen=True)
 class RegressionValue:
-    """What a regression says."""
+    """A predicted number."""
 
     value: float
 
@@ -103,7 +103,7 @@ class ClassifyText(TextTask):
     )
     options_class = ClassifyOptions
     settings: ClassifyOptions
-    wanted = "an encoder that can have a head for classes"
+    wanted = "an encoder that supports a classification head"
 
     def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
@@ -111,13 +111,15 @@ class ClassifyText(TextTask):
             self.settings = self.settings.replace(problem=problem_of(self.model))
         self.number = self.settings.problem == "regression"
         if self.settings.r_drop and self.settings.problem != "classification":
-            raise InputError("task.r_drop compares the probabilities of classes; this model has none.")
+            raise InputError(
+                f"task.r_drop needs classes, but task.problem is {self.settings.problem}; set task.r_drop=0."
+            )
         self.index = {label: i for i, label in enumerate(self.labels)}
         auto = "spearman" if self.number else "accuracy"
         self.metric = auto if self.settings.metric == "auto" else self.settings.metric
         if (self.metric in OF_NUMBERS) != self.number:
             kind = "numbers" if self.number else "classes"
-            raise ConfigError(f"task.metric={self.metric} does not measure {kind}, and that is what these labels are.")
+            raise ConfigError(f"task.metric is {self.metric}, but the labels are {kind}. Choose another metric.")
 
     @classmethod
     def fit(cls, rows: Rows, chosen: Mapping[str, str] = MappingProxyType({})) -> Rows:
@@ -134,7 +136,7 @@ class ClassifyText(TextTask):
     def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: TaskSetup = DEFAULT_SETUP) -> Any:
         options: Any = setup.task if setup.task is not None else cls.options_class()
         if options.problem == "choices" and cls is ClassifyText:
-            raise ConfigError("task.problem=choices is a question and its answers: train classify-pair.")
+            raise ConfigError("task.problem=choices is for classify-pair; this is classify-text.")
         if options.problem == "auto":
             options = options.replace(problem=cls.find_problem(setup.all_of(rows)))
         if options.pooling == "auto" and is_sentence_encoder(source):
@@ -167,13 +169,13 @@ class ClassifyText(TextTask):
             found.add(label_of(row["label"], rows.location(i), meaning))
             if len(found) > MOST:
                 raise DataError(
-                    f"{rows.path} has more than {MOST:,} different labels, so its label column holds no classes."
-                    ' Say which column does: data.columns="label=NAME".'
+                    f"{rows.path} has more than {MOST:,} different labels, too many for classes."
+                    ' Name the label column: data.columns="label=NAME".'
                 )
         ordered = sorted(found, key=_order)
         labels = rename_labels(ordered, setup.data.labels, rows.path)
         if len(labels) < 2:
-            raise DataError(f'{rows.path} has one label only, "{labels[0]}"; there is nothing to tell apart.')
+            raise DataError(f'{rows.path} has one label only, "{labels[0]}"; give rows of two classes or more.')
         return labels
 
     @classmethod
@@ -234,10 +236,12 @@ class ClassifyText(TextTask):
         value = row["label"]
         if self.number:
             if not _is_number(value) or not math.isfinite(float(value)):
-                raise InputError(f'the label "{value}" is no number, and this model learns numbers.')
+                raise InputError(f'the label "{value}" is not a number, but task.problem is regression.')
             return {"labels": float(value)}
         if (number := class_number(value, self.index, self.meaning)) is None:
-            raise InputError(f'the label "{value}" is new; training knew {", ".join(self.labels[:20])}.')
+            raise InputError(
+                f'the label "{value}" is not in the training data. Its labels are: {", ".join(self.labels[:20])}.'
+            )
         return {"labels": number}
 
     def collate(self, examples: Sequence[Example], generator: Generator) -> Batch:

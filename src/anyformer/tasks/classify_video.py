@@ -1,4 +1,4 @@
-"""A class for a clip: what is being done, which way something goes.
+"""Video classification: actions, directions of motion.
 
 classify = af.task("classify-video", "folder")
 print(classify("jump.mp4"))             # jumping (0.88)
@@ -21,7 +21,7 @@ from anyformer.data.tables.formats import Row
 from anyformer.data.video.clips import Clip, read_clips
 from anyformer.model import Model
 from anyformer.tasks.base import Batch, Column, Options
-from anyformer.tasks.labelled import LabelledTask
+from anyformer.tasks.labeled import LabeledTask
 from anyformer.tasks.schedule_presets import schedule_for
 
 
@@ -45,7 +45,7 @@ class ClassifyVideoOptions(Options):
 
 @dataclass(frozen=True)
 class ClipReader:
-    """So many frames of a clip, each as an image is prepared, one after another."""
+    """A number of frames of a clip, each preprocessed as an image."""
 
     processor: ImageProcessor
     n_frames: int
@@ -66,7 +66,7 @@ class ClipReader:
         return {FILE: self.processor.write()}
 
 
-class ClassifyVideo(LabelledTask):
+class ClassifyVideo(LabeledTask):
     name = "classify-video"
     about = "classify videos"
     columns = (
@@ -77,7 +77,7 @@ class ClassifyVideo(LabelledTask):
     settings: ClassifyVideoOptions
     column = "clip"
     steady = True
-    wanted = "an encoder of clips that can have a head for classes, such as timesformer-base"
+    wanted = "a video encoder that supports a classification head, such as timesformer-base"
 
     @classmethod
     def thing(cls, value: Any) -> Any:

@@ -1,16 +1,15 @@
-"""The rest of an image of which the upper part is given, written pixel by pixel.
+"""Image completion: the lower part of an image, generated pixel by pixel.
 
 complete = af.task("complete-image", "folder")
 answer = complete("cat.png", num_samples=4, temperature=0.9)
 answer.images                         # 8-bit arrays [rows, columns, channels]
-answer.draw().save("completions.png")   # what was given, the completions, the image itself
-complete("a frog")                      # where the model reads a text first: images of it
-complete(("a frog", "frog.png"))        # and completions by text and image
+answer.draw().save("completions.png")   # the given part, the completions, the image itself
+complete("a frog")                      # if the model is conditioned on text: images of it
+complete(("a frog", "frog.png"))        # and completions for text and image
 
-It learns from images without labels, or, where the model reads a text first, from images with one. The figure is in
-bits: of a value of one channel where the model writes the intensities themselves (bits per dimension, as papers have
-it), else of the code of a pixel, whose color was rounded to a palette's; the two cannot be compared. Nor can images
-that went through JPEG with those that did not: they hold fewer bits.
+Training needs images without labels, or with texts if the model is conditioned on text. The metric is in bits: per
+channel value if the model generates intensities (bits per dimension, as in papers), or per pixel if colors are
+quantized to a palette. The two cannot be compared. JPEG compression lowers the number of bits, too.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ from anyformer.tasks.text import as_list, token_loss
 
 SEEN = 2000  # images whose colors a palette is made of
 PIXELS = 200_000  # and how many pixels of them
-GREY = 128  # what is not given, in the drawing
+GRAY = 128  # what is not given, in the drawing
 AT_ONCE = 2**16  # tokens that are evaluated at once
 
 Pixels = NDArray[np.uint8]
@@ -58,8 +57,8 @@ Pixels = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Completion:
-    """`pictures` are the completions, 8-bit arrays [rows, columns, channels]; `bits` what the rest as it really was
-    takes the model on average; `rows` how many rows were given, of how many."""
+    """`images` are the completions, 8-bit arrays [rows, columns, channels]; `bits` is the mean cost of the true
+    remainder; `rows` are the given and all rows."""
 
     name: str
     images: tuple[Pixels, ...] = field(repr=False)
@@ -116,7 +115,7 @@ class CompleteImage(PictureTask):
         super().__init__(model, processor, options, **more)
         self.codes = codes_of(model)
         if isinstance(self.codes, ColorPalette) and {*(processor.mean or ()), *(processor.std or ())} != {0.5}:
-            raise ConfigError(f"{FILE}: colors are compared from -1 to 1; image_mean and image_std must be 0.5.")
+            raise ConfigError(f"{FILE}: image_mean and image_std must be 0.5, since colors are in -1 to 1.")
         self.metric = self.codes.metric_name
         config = model.config
         self.words, self.text_length = (
@@ -140,7 +139,7 @@ class CompleteImage(PictureTask):
         super().check(model, path)
         if "language" not in model.heads:
             raise FolderError(
-                f"{path} holds a {model.family} model that gives classes; {cls.name} wants one that writes."
+                f"{path} holds a {model.family} model with a classification head; {cls.name} needs a decoder of pixels."
             )
 
     @classmethod
@@ -148,12 +147,14 @@ class CompleteImage(PictureTask):
         """Images of the model's own size; without a palette of its own, a model of colors gets one of the data's."""
         size = size_of(model.config)
         if data.image_size is not None and (data.image_size, data.image_size) != size:
-            raise ConfigError(f"The model writes images of {size[0]} x {size[1]}; data.image_size cannot change that.")
+            raise ConfigError(
+                f"data.image_size cannot be changed: the model generates images of {size[0]} x {size[1]}."
+            )
         channels = model.config.n_channels if isinstance(model.config, ImageTransformerConfig) else 3
         processor = ImageProcessor(size=size, channels=channels, mean=(0.5,) * channels, std=(0.5,) * channels)
         if not isinstance(model.config, ImageTransformerConfig):
             if rows is None:
-                raise ConfigError(f"The folder has no {FILE}, which says what colors the model's words stand for.")
+                raise ConfigError(f"The folder has no {FILE}, which holds the colors of its tokens.")
             palette = ColorPalette.fit(_some_pixels(rows, processor), n_colors(model.config), size)
             model.origin.files[FILE] = palette.write(processor.write())
         return processor
@@ -263,7 +264,7 @@ class CompleteImage(PictureTask):
         shown = _arrays(self.codes.decode(torch.cat([tokens[None], made])))
         rows = n * self.codes.size[0] // self.codes.length
         given = shown[0].copy()
-        given[rows:] = GREY
+        given[rows:] = GRAY
         return Completion(
             name, tuple(shown[1:]), given, shown[0], (rows, self.codes.size[0]), bits, self.codes.metric_name
         )
@@ -294,7 +295,7 @@ def size_of(config: Settings) -> tuple[int, int]:
     assert isinstance(config, ImageGPTConfig)
     side = math.isqrt(config.max_length)
     if side * side != config.max_length:
-        raise ConfigError(f"max_length is {config.max_length}, which are not the pixels of a square.")
+        raise ConfigError(f"max_length is {config.max_length}, which is not the number of pixels of a square.")
     return side, side
 
 
@@ -335,7 +336,7 @@ def _some_pixels(rows: Rows, processor: ImageProcessor) -> Tensor:
         with suppress(ImageError):  # training skips it and says so
             placed.append(processor.resize(rows[i]["image"].open(processor.mode))[0])
     if not placed:
-        raise ImageError(f"None of the images of {rows.path} that were tried can be opened.")
+        raise ImageError(f"None of the images of {rows.path} can be opened.")
     pixels = torch.from_numpy(np.stack(placed)).permute(0, 2, 3, 1).reshape(-1, 3)
     return pixels[:: max(len(pixels) // PIXELS, 1)]
 

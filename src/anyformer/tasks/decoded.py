@@ -1,5 +1,4 @@
-"""Tasks whose rows are opened when they are needed: images, sounds, clips and sets stay files until a batch wants
-them, and nothing is kept."""
+"""Tasks on files: images, audio, clips and sets are decoded when a batch needs them, and not kept."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from anyformer.tasks.base import DEFAULT_SETUP, BatchPlan, Metrics, Progress, Ta
 
 
 class DecodedTask(Task):
-    """`example` makes of a row what a batch is put together from."""
+    """`example` converts a row to the input of `collate`."""
 
     reads = "files"
     cached = False

@@ -1,4 +1,4 @@
-"""Boxes around things, with what they are.
+"""Object detection: boxes and classes.
 
 detect = af.task("detect", "folder")
 print(detect("street.jpg"))             # a line for each thing: car 0.97 at 12, 40, 210, 160
@@ -46,7 +46,7 @@ NAMED = 5  # boxes that are told of one by one when they are left out
 
 @dataclass(frozen=True)
 class Detection:
-    """`box` is left, top, right, bottom in pixels of the image; `slot` the query that found it."""
+    """`box` is left, top, right, bottom in pixels of the image; `slot` is the index of the object query."""
 
     label: str
     score: float
@@ -59,7 +59,7 @@ class Detection:
 
 @dataclass(frozen=True)
 class Detections(Sequence[Detection]):
-    """What is in an image, the surest first; `draw` gives the image with the boxes on it."""
+    """Detections for each image, the most confident first. `draw()` returns the image with the boxes."""
 
     items: tuple[Detection, ...]
     draw: Callable[[], Any] = field(repr=False, compare=False)
@@ -117,7 +117,7 @@ class Detect(PictureTask):
     def find_labels(cls, rows: Rows, options: DetectOptions, setup: TaskSetup) -> tuple[str, ...]:
         labels = super().find_labels(rows, options, setup)
         if not labels or not any(row["boxes"] is not None and len(row["boxes"]) for row in rows):
-            raise DataError(f"{rows.path} has no boxes with classes, so there is nothing to learn to find.")
+            raise DataError(f"{rows.path} has no boxes with classes; detect needs both.")
         return labels
 
     @classmethod
@@ -183,7 +183,7 @@ class Detect(PictureTask):
             sides = ", ".join(f"{side:g}" for side in box)
             more = " Others are counted only." if self._left_out == NAMED else ""
             what = f"{sides} of {name}, which has {size[1]} x {size[0]} pixels"
-            print(f"Left out a box that is empty or outside its image: {what}.{more}", file=sys.stderr, flush=True)
+            print(f"Skipped a box that is empty or outside its image: {what}.{more}", file=sys.stderr, flush=True)
 
     def collate(self, examples: Sequence[Example], generator: Generator) -> Batch:
         """Images of one size are not padded, so nothing need be masked."""

@@ -1,8 +1,8 @@
-"""What a teacher says as something to learn: hard, its best class as a second label, or soft, all of its probabilities
+"""Knowledge distillation from a teacher: hard, its best class as a second label, or soft, all of its probabilities
 (Hinton et al. 2015; for images Touvron et al. 2021, section 3).
 
-A student with a token of its own for it (DeiT) answers the teacher with that token and the labels with the other; any
-other student answers both with one head.
+A student with a distillation token (DeiT) predicts the teacher with that token and the labels with the class token;
+other students predict both with one head.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class DistillOptions(ImageOptions):
 
 
 class Teacher:
-    """A classifier that is only asked. It sees the pixels that the student sees, brought to its own size and scale."""
+    """A frozen classifier. It sees the student's pixels, resized and normalized as it expects."""
 
     def __init__(self, options: DistillOptions, processor: ImageProcessor, labels: Sequence[str]) -> None:
         self.options = options
@@ -93,5 +93,5 @@ def known_order(teacher: Model, labels: Sequence[str], path: Source) -> list[int
     known = list(teacher.origin.settings.get("task", {}).get("labels") or labels_of(teacher))
     missing = [label for label in labels if label not in known]
     if missing:
-        raise ConfigError(f"The teacher in {path} does not know the label {missing[0]!r}; it knows {known[:20]}.")
+        raise ConfigError(f"The teacher in {path} has no label {missing[0]!r}. Its labels are: {known[:20]}.")
     return [known.index(label) for label in labels]

@@ -1,4 +1,4 @@
-"""ELECTRA's pre-training (Clark et al. 2020): a small model fills gaps, a larger one says which words were replaced.
+"""ELECTRA's pre-training (Clark et al. 2020): a small model fills masks, a larger one detects the replaced tokens.
 
 spot = af.task("electra", "folder")
 print(spot("The chef ate the delicious meal."))     # which words does it doubt?
@@ -27,7 +27,8 @@ from anyformer.tasks.text import as_list, text_of
 
 @dataclass(frozen=True)
 class ReplacedTokens:
-    """The pieces of a text, and for each the chance that it was replaced; those above one half print in brackets."""
+    """The tokens of a text with the probability that each was replaced; those above one half are printed in
+    brackets."""
 
     pieces: tuple[str, ...]
     scores: tuple[float, ...] = field(repr=False)
@@ -62,9 +63,7 @@ class Electra(FillMask):
     @classmethod
     def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: TaskSetup = DEFAULT_SETUP) -> Self:
         if getattr(setup.task, "from_generator", False) and not build.is_folder(source):
-            raise ConfigError(
-                "task.from_generator is for a folder that is taken further; a recipe has learned nothing."
-            )
+            raise ConfigError("task.from_generator needs a trained model; give --recipe a folder.")
         return super().begin(source, rows, valid, setup)
 
     @classmethod
@@ -79,7 +78,7 @@ class Electra(FillMask):
     @classmethod
     def check(cls, model: Model, path: Source) -> None:
         if not cls.fits(model.config) and model.config.to_json().get("head") != "replaced_tokens":
-            raise FolderError(f"{path} holds a {model.family} model, which does not tell replaced words.")
+            raise FolderError(f"{path} holds a {model.family} model, which has no head for replaced tokens.")
 
     @property
     def joint(self) -> bool:

@@ -1,11 +1,11 @@
-"""Sentences as vectors: the folders of sentence-transformers (modules.json and the pooling's config), or any encoder.
+"""Sentence embeddings: folders of sentence-transformers (modules.json and pooling config), or any encoder.
 
     embed = af.task("embed", "folder")
     embed("A man rides a bicycle.")             # [d]
     embed(["A man rides a bicycle.", "…"])      # [n, d]
 
-Trained on pairs that belong together: each must find its partner among those of the batch (in-batch negatives), or,
-where pairs have a score, come as close as it says.
+Training needs pairs: each text is to be closest to its partner within the batch (in-batch negatives), or, if pairs have
+a score, their cosine similarity is to match it.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _FLAGS = {
 
 @dataclass(frozen=True)
 class SentenceTransformerConfig:
-    """What a sentence-transformers folder says: where the encoder lies, how its tokens become one vector."""
+    """The configuration of a sentence-transformers folder: the encoder's folder and the pooling."""
 
     encoder: Path
     poolings: tuple[str, ...] = ("mean",)
@@ -87,7 +87,7 @@ def read_sentence_transformer_config(folder: Path) -> SentenceTransformerConfig:
     found: dict[str, Path] = {}
     for kind, place in read_modules(folder / "modules.json"):
         if kind not in ("Transformer", "Pooling", "Normalize"):
-            raise FolderError(f'{folder / "modules.json"} has a "{kind}" module, which anyformer does not know.')
+            raise FolderError(f'{folder / "modules.json"} has a "{kind}" module, which is not supported.')
         found[kind] = folder / place
         check_inside(found[kind], folder)
     encoder = found.get("Transformer", folder)
@@ -123,7 +123,7 @@ def read_modules(path: Path) -> list[tuple[str, str]]:
         modules = sorted(listed, key=lambda module: int(module["idx"]))
         return [(str(module["type"]).rpartition(".")[2], str(module["path"])) for module in modules]
     except (ValueError, TypeError, KeyError, OverflowError):
-        raise FolderError(f"{path} is not a list of modules, each with idx, type and path.") from None
+        raise FolderError(f"{path} must be a list of modules with idx, type and path.") from None
 
 
 def read_pools(path: Path) -> tuple[str, ...]:
@@ -134,7 +134,7 @@ def read_pools(path: Path) -> tuple[str, ...]:
         pools = [mode for flag, mode in _FLAGS.items() if config.get(flag)] or ["mean"]
     for mode in pools if isinstance(pools, list) else [pools]:
         if not isinstance(mode, str) or mode not in POOLS:
-            raise FolderError(f'{path} asks for "{mode}" pooling; anyformer has {", ".join(POOLS)}.')
+            raise FolderError(f'{path} has "{mode}" pooling; supported are {", ".join(POOLS)}.')
     return tuple(pools)
 
 
@@ -151,7 +151,7 @@ ALONE = Column("text", ("sentence", "content", "body", "document", "title", FIRS
 
 
 class Embed(TextTask):
-    """Called with one text or several; texts of like length go through the model together."""
+    """Texts of similar length are embedded in one batch."""
 
     name = "embed"
     about = "compute sentence embeddings"
@@ -181,7 +181,7 @@ class Embed(TextTask):
     ) -> None:
         super().__init__(model, tokenizer, options, **more)
         if len(model.stages) != 1:
-            raise FolderError(f"This {model.family} model is not one encoder, so it gives no vector for a text.")
+            raise FolderError(f"embed needs an encoder; this is a {model.family} model.")
         pool = "mean" if self.settings.pooling == "auto" else self.settings.pooling
         self.recipe = plan or SentenceTransformerConfig(Path(), (pool,), self.settings.normalize)
         self.tokens, self.cuts = tokens, True
@@ -360,7 +360,7 @@ def _trained_pool(source: Source) -> str:
     saved = upgrade(EmbedOptions, said) if isinstance(said, dict) and said.get("name") == Embed.name else {}
     pools = (saved["pooling"],) if "pooling" in saved else read_sentence_transformer_config(Path(source)).poolings
     if len(pools) > 1:
-        raise FolderError(f"{source} pools by {' and '.join(pools)}; embed trains one of them: give task.pooling.")
+        raise FolderError(f"{source} has {' and '.join(pools)} pooling; choose one with task.pooling.")
     return str(pools[0])
 
 
@@ -370,7 +370,7 @@ def _score(row: Mapping[str, Any]) -> float:
     except (TypeError, ValueError, OverflowError):
         score = math.nan
     if not math.isfinite(score):
-        raise InputError(f'the score "{row["score"]}" is no number.')
+        raise InputError(f'the score "{row["score"]}" is not a number.')
     return score
 
 

@@ -1,4 +1,4 @@
-"""A folder measured on a file: `anyformer eval`."""
+"""Evaluation of a model folder on a file: `anyformer eval`."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from anyformer.tokenizers.cuts import count_cuts
 
 @dataclass(frozen=True)
 class EvalResult:
-    """`metric` names the figure that counts. `slots`: where each query put its box, [rows, queries, 4]. `by`: the model
-    that ships, where nobody named one."""
+    """`metric` is the name of the main metric. `slots`: the boxes of each query, [rows, queries, 4]. `by`: the default
+    model, if none was given."""
 
     path: str
     rows: int
@@ -37,8 +37,8 @@ class EvalResult:
         """An error if some rows could not be used, once everything else is printed."""
         if self.skipped:
             raise SkippedError(
-                f"{self.skipped:,} of {self.rows:,} rows of {self.path} were skipped, since their files cannot be read;"
-                " the metrics are those of the others."
+                f"{self.skipped:,} of {self.rows:,} rows of {self.path} were skipped: their files cannot be read;"
+                " the metrics cover the other rows."
             )
 
 
@@ -60,7 +60,7 @@ def evaluate_task(
     kind = find(name)
     check_paths("data", data)
     if draw and not kind.has_slots:
-        raise InputError(f"{name} has no queries that place boxes, so eval has nothing to draw: leave --out away.")
+        raise InputError(f"{name} has no object queries to plot; leave --out out.")
     ready: Any = task(name, model, device=device, dtype=dtype, **options)
     usual = pretrained.default(name).name if model is None else ""
     said = ready.model.origin.settings.get("data", {})

@@ -1,4 +1,4 @@
-"""Masked words: the pre-training of BERT, with and without next sentences, and the words that fit a gap.
+"""Masked language modeling, with and without next-sentence prediction.
 
 fill = af.task("fill-mask", "folder")
 print(fill("The capital of France is [MASK]."))     # The capital of France is paris.
@@ -63,13 +63,13 @@ class FillMask(StreamTask):
     metric = "loss"
     larger_is_better = False
     steady = True
-    wanted = "an encoder that can have a head for masked words"
+    wanted = "an encoder that supports a masked language modeling head"
 
     def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
         tok = self.tokenizer
         if tok.mask_id is None:
-            raise InputError("The tokenizer has no token for a gap ([MASK]), so there is nothing to fill.")
+            raise InputError("The tokenizer has no mask token, such as [MASK].")
         self.masking = Masking(mask_id=tok.mask_id, vocab_size=len(tok), rate=self.settings.mask_prob)
         if self.settings.next_sentence:  # pairs are of uneven lengths
             self.steady, self.fills = False, MappingProxyType({**TEXT_PAD_VALUES, "labels": IGNORED})
@@ -82,14 +82,14 @@ class FillMask(StreamTask):
     @classmethod
     def shape(cls, config: Settings, labels: Sequence[str], options: Any) -> Settings:
         if options.next_sentence and not build.has_head("pretraining")(config):
-            raise InputError("next_sentence needs a model with BERT's head for it, such as bert-base.")
+            raise InputError("task.next_sentence needs a model with a next-sentence head, such as bert-base.")
         return config.replace(head="pretraining" if options.next_sentence else "masked")
 
     @classmethod
     def check(cls, model: Model, path: Source) -> None:
         head = model.config.to_json().get("head")
         if head not in ("masked", "pretraining"):
-            raise FolderError(f'{path} holds a {model.family} model with the head "{head}", which says no words.')
+            raise FolderError(f'{path} holds a {model.family} model with the head "{head}", which predicts no tokens.')
 
     # Rows to loss. Without next sentences a window is a piece of the stream between [CLS] and [SEP].
 
@@ -194,7 +194,9 @@ class FillMask(StreamTask):
         ids = self.tokenizer.encode(text, max_length=self.max_length)
         gaps = [i for i, token in enumerate(ids) if token == self.tokenizer.mask_id]
         if not gaps:
-            raise InputError(f'"{text[:60]}" has no gap; write {self.tokenizer.names["mask_token"]} for one.')
+            raise InputError(
+                f'"{text[:60]}" has no mask; write {self.tokenizer.names["mask_token"]} where a word is missing.'
+            )
         with answering(self.model):
             logits = self.words(self.model(input_ids=torch.tensor([ids], device=self.model.device)))[0]
         best = softmax_scores(logits[gaps]).topk(min(top, logits.shape[-1]))

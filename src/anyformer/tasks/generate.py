@@ -1,4 +1,4 @@
-"""Generate: a decoder continues a text, or answers it where it came with a chat template.
+"""Text generation: a decoder continues a text, or answers it if the model has a chat template.
 
 write = af.task("generate", "folder")
 write("Once upon a time", stop=["\n"])              # an Answer; a list in, a list out
@@ -37,10 +37,10 @@ Stop = str | Sequence[str]
 
 @dataclass(frozen=True)
 class GeneratedText:
-    """What the model wrote. `prompt` is the text that it read, special tokens and all; `ids` what it wrote, as ids.
+    """The generated text. `prompt` is the text of the prompt with special tokens; `ids` are the generated ids.
 
-    `text` ends before a stop string, `ids` with the token that completes it. `logprobs` has one number for each id,
-    where it was asked for.
+    `text` ends before a stop string, `ids` with the token that completes it. `logprobs` has one number for each id if
+    requested.
     """
 
     text: str
@@ -54,7 +54,7 @@ class GeneratedText:
 
 @dataclass(frozen=True)
 class PromptRequest:
-    """Prompts that are ready to be encoded, and how to read what comes back."""
+    """Prompts ready for encoding, and how to decode their answers."""
 
     prompts: list[str]
     framed: bool  # by a chat template, whose special tokens stand in the prompt
@@ -64,18 +64,18 @@ class PromptRequest:
 
 
 class TextGenerator:
-    """A text in, an `Answer` out; a list in, a list out.
+    """Generates a text for a text, or a list for a list.
 
-    Every call takes `system` (what a chat model is told before the question), `shots` and `template` (examples, see
+    Every call takes `system` (the system message of a chat model), `shots` and `template` (few-shot examples, see
     `anyformer.tokenizers.few_shot`), `stop` (strings that end an answer) and the options of `model.generate`.
 
-    `chat`, here or in a call, says whether a prompt is framed by the chat template or continued as it stands (default:
-    framed if the model has a template, which is printed once).
+    `chat`, here or in a call: whether the chat template is applied to the prompt (default: if the model has one, which
+    is printed once).
     """
 
     def __init__(self, model: Model, tokenizer: Tokenizer, *, chat: bool | None = None, **options: Any) -> None:
         if decoding_stage(model).attends is not None:
-            raise InputError(f"This {model.family} model turns one text into another; generate wants a plain decoder.")
+            raise InputError(f"This {model.family} model is an encoder-decoder; generate needs a decoder-only model.")
         tokenizer.check(model.config.to_json()["vocab_size"])
         self.model, self.tokenizer = model, tokenizer
         self.templated = tokenizer.chat_template is not None if chat is None else chat
@@ -111,22 +111,22 @@ class TextGenerator:
         **options: Any,
     ) -> PromptRequest:
         if not all(isinstance(text, str) for text in texts):
-            raise InputError("generate takes a text or a list of texts.")
+            raise InputError("generate takes a string or a list of strings.")
         stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
         if self._inferred and chat is None and system is None:
             self._say_framing(shots is not None)
         if shots is not None:
             if system is not None:
-                raise InputError("system is for a chat, and examples are a plain text to continue; give one of them.")
+                raise InputError("system needs the chat template, and shots need plain text; give one of them.")
             made = make_few_shot_prompt(shots, template)
             stops = (made.stop,) if stop is None and made.stop else stops
             return PromptRequest([made.prompt(text) for text in texts], False, True, stops, options)
         if template is not None:
-            raise InputError("template says how examples are written; give shots with it.")
+            raise InputError("template formats the examples in shots; give shots too.")
         if self.templated if chat is None else chat:
             return self.ask([self._messages(text, system) for text in texts], stops, options)
         if system is not None:
-            raise InputError("system is for models with a chat template; this one continues the text as it stands.")
+            raise InputError("system needs a model with a chat template; this model has none.")
         return PromptRequest(texts, False, False, stops, options)
 
     def _say_framing(self, shots: bool) -> None:
@@ -152,14 +152,16 @@ class TextGenerator:
     def _encode(self, request: PromptRequest) -> dict[str, Tensor]:
         batch = self.tokenizer(request.prompts, side="left", special=not request.framed)
         if int(batch["attention_mask"].sum(dim=1).min()) == 0:
-            raise InputError("A text is empty: there is nothing to continue.")
+            raise InputError("A prompt is empty; give at least one character.")
         return {name: batch[name].to(self.model.device) for name in ("input_ids", "attention_mask")}
 
     def _write(self, request: PromptRequest) -> list[GeneratedText]:
         batch = self._encode(request)
         options = self._decoding(request, batch["attention_mask"])
         if options.get("num_return_sequences", 1) != 1:
-            raise InputError("generate gives one answer a text; model.generate gives several.")
+            raise InputError(
+                "generate returns one answer for each text; for several, use model.generate with num_return_sequences."
+            )
         out = self.model.generate(**batch, **options, return_dict_in_generate=True)
         prompt = batch["input_ids"].shape[1]
         answers = []

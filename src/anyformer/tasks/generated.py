@@ -1,5 +1,5 @@
-"""Texts that `model.generate` wrote, taken apart for the answers of a task: the ids up to the end and, if the caller
-asked for them, the log-probability of each id and the cross-attention of the step that wrote it."""
+"""Generated texts split into fields for the answers of a task: ids up to the end and, on request, the log-probability
+and the cross-attention of each id."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ TABLES = ("output_scores", "output_logits")  # [rows, vocabulary] a step, which 
 
 @dataclass(frozen=True)
 class Generated:
-    """`logprobs` has one number for each id, `alignment` is [ids, source]; tokens that the caller gave at the start
-    (decoder_input_ids) have neither."""
+    """`logprobs` has one number for each id, `alignment` is [ids, source]; tokens given in decoder_input_ids have
+    neither."""
 
     ids: tuple[int, ...]
     logprobs: tuple[float, ...] | None = None
@@ -39,7 +39,7 @@ def generated(
     many = count(options)
     table = next((name for name in TABLES if options.get(name)), None)
     if table is not None:
-        raise InputError(f"An answer holds no {table}; ask for logprobs=True, or call model.generate.")
+        raise InputError(f"A task's answer has no {table}; use logprobs=True, or call model.generate.")
     out = model.generate(**batch, **{**options, "num_return_sequences": many})  # whatever the folder's file says
     out = out if isinstance(out, Output) else Output(sequences=out)
     rows = [_row(out, row, start, ends) for row in range(len(out.sequences))]
@@ -53,7 +53,7 @@ def count(options: Mapping[str, Any]) -> int:
     """How many texts the caller wants of each input."""
     many = options.get("num_return_sequences")
     if many is not None and (type(many) is not int or many < 1):
-        raise InputError(f"num_return_sequences is {many!r}; it must be a whole number, 1 or more.")
+        raise InputError(f"num_return_sequences is {many!r}; it must be an integer, 1 or more.")
     return many or 1
 
 

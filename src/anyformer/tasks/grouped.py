@@ -1,4 +1,4 @@
-"""Rows that say several things of one image, put together."""
+"""Rows about the same image, merged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A task with its rows: what the training engine is given to do."""
+"""A task with its rows, as the trainer needs it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from anyformer.tasks.segment_memory import MemoryStreams
 
 
 class Job:
-    """Rows are prepared once; which of them make a batch is a pure function of the seed and the epoch."""
+    """Rows are prepared once; batches are a pure function of the seed and the epoch."""
 
     def __init__(
         self,
@@ -49,13 +49,11 @@ class Job:
         least, name = self.task.min_rows(self.examples), self.task.name
         if batch.tokens is None and batch.rows < least:
             raise ConfigError(
-                f"train.batch_size is {batch.rows}; {name} tells a row from the others of its batch, so give {least} or"
-                " more."
+                f"train.batch_size is {batch.rows}; {name} compares the rows of a batch, so it must be {least} or more."
             )
         if len(self.examples) < least:
             raise DataError(
-                f"{self.rows.path} has {len(self.examples)} row to train on; {name} tells a row from others, so give"
-                f" {least} or more."
+                f"{self.rows.path} has {len(self.examples)} row for training; {name} needs {least} or more."
             )
 
     def _check(self, valid: Rows) -> None:
@@ -65,7 +63,7 @@ class Job:
         except DataError as error:
             if valid.path in str(error):
                 raise
-            raise DataError(f"Of the {len(valid):,} rows to evaluate on ({valid.path}): {error}") from None
+            raise DataError(f"The {len(valid):,} rows for validation ({valid.path}): {error}") from None
 
     @property
     def streams(self) -> int:

@@ -1,5 +1,5 @@
-"""Language modeling: the training side of `generate`. Say the next token, over windows of a text in characters, bytes
-or pieces.
+"""Language modeling: training for `generate`. Next-token prediction over windows of a text in characters, bytes or
+subwords.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class LanguageOptions(Options):
     def check(self) -> None:
         self.require(self.memory >= 0, f"memory is {self.memory}; it must be 0 or more.")
         self.require(
-            not (self.memory and self.carry_memory), "memory is read again or carried along; give one of the two."
+            not (self.memory and self.carry_memory),
+            "memory and carry_memory exclude each other; set one of them to 0 or false.",
         )
 
 
@@ -46,7 +47,7 @@ STREAMS = 8  # in which a text is evaluated: few, as each of them begins with no
 
 
 class GenerateTask(generate.TextGenerator, StreamTask):  # type: ignore[misc]  # it takes texts alone
-    """Trains as a language model does, and answers as `tasks.generate` says."""
+    """Language model training; predictions as in `tasks.generate`."""
 
     name = "generate"
     about = "continue a text or chat (language modeling)"
@@ -61,7 +62,7 @@ class GenerateTask(generate.TextGenerator, StreamTask):  # type: ignore[misc]  #
     metric = "loss"
     larger_is_better = False
     steady = True
-    wanted = "a plain decoder"
+    wanted = "a decoder-only model"
     carried: SegmentMemory | None = None
 
     def __init__(self, model: Model, tokenizer: Tokenizer, options: Any = None, **more: Any) -> None:

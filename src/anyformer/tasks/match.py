@@ -1,4 +1,4 @@
-"""Images and texts that belong together (CLIP).
+"""Image-text matching and zero-shot classification (CLIP).
 
 match = af.task("match", "folder")
 match("beach.jpg", texts=["a dog on a beach", "a red car"])   # which text fits, with probabilities
@@ -42,7 +42,7 @@ RANKS = (1, 5, 10)
 
 @dataclass(frozen=True)
 class TextMatch:
-    """The text that fits an image best, with its chance among those given; `scores` has those of all."""
+    """The text that fits an image best, and its probability among the given ones; `scores` are those of all."""
 
     label: str
     score: float
@@ -75,7 +75,7 @@ class Match(PictureTextTask):
     kind = "bpe"
     metric = "recall10"
     contrastive = True
-    wanted = "two towers, such as clip-small"
+    wanted = "an image encoder with a text encoder, such as clip-small"
 
     @classmethod
     def fits(cls, config: Settings) -> bool:
@@ -126,10 +126,10 @@ class Match(PictureTextTask):
     def vectors(self, *, pictures: Sequence[Any] | None = None, texts: Sequence[str] | None = None) -> Tensor:
         """[n, d], each of length 1: of images, or of texts."""
         if (pictures is None) == (texts is None):
-            raise InputError("Give either images or texts.")
+            raise InputError("Give either pictures or texts.")
         rows = list(self._pictures(pictures) if pictures is not None else self._texts(texts or ()))
         if not rows:
-            raise InputError("There are no images or texts to look at.")
+            raise InputError("The list of images or texts is empty.")
         return torch.cat(rows)
 
     def _pictures(self, pictures: Sequence[Any]) -> Iterator[Tensor]:
@@ -173,11 +173,11 @@ class Match(PictureTextTask):
         texts = [text_of(text, "text") for text in ([texts] if isinstance(texts, str) else texts)]
         template = options.pop("template", self.settings.template)
         if options:
-            raise InputError(f"match takes texts and template, and no {next(iter(options))}.")
+            raise InputError(f'match takes no "{next(iter(options))}". It takes: texts, template.')
         if not texts:
-            raise InputError("Say what an image may be: anyformer run match PICTURE TEXT TEXT …, or texts=[…].")
+            raise InputError("Give the texts to choose from: anyformer run match IMAGE TEXT TEXT …, or texts=[…].")
         if "{}" not in template:
-            raise InputError(f'The template is "{template}"; it must have {{}} where the text goes.')
+            raise InputError(f'template is "{template}"; it must contain {{}}, the place of the text.')
         scale = self.model.heads["match"].get_parameter("scale").detach().exp().item()
         logits = scale * self.vectors(pictures=pictures) @ self.vectors(texts=[template.format(x) for x in texts]).T
         found = []

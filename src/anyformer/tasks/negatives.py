@@ -1,7 +1,7 @@
 """In-batch negatives over all processes: a row competes with the rows of every process, as in one large batch.
 
-Batches are cut into equal parts for the processes of torchrun. A loss that compares rows with one another gathers the
-vectors of all of them, gradients included, so that the number of processes changes the speed and not the loss.
+Batches are cut into equal parts for the processes of torchrun. A loss that compares rows gathers the vectors of all
+processes, gradients included, so that the number of processes changes the speed and not the loss.
 """
 
 from __future__ import annotations

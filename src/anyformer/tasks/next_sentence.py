@@ -1,5 +1,5 @@
-"""BERT's pairs of texts (Devlin et al. 2019, §A.2): pieces of documents as long as the model reads, each cut in two at
-a line; the second part is the one that follows, or, half of the time, one of another document.
+"""Next-sentence prediction (Devlin et al. 2019, §A.2): chunks of documents with the maximum length, each split in two
+at a line; with probability one half the second part is from another document.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class DocumentChunks:
-    """Runs of lines of one document: the first line of each, the one after its last, its document, its tokens."""
+    """Consecutive lines of a document: the first line, the end, the document, the number of tokens of each chunk."""
 
     first: Ids
     after: Ids
@@ -75,8 +75,8 @@ def cut_documents(sizes: Ids, room: int) -> DocumentChunks:
     close(len(sizes))
     if len(set(documents)) < 2:
         raise DataError(
-            "Next-sentence pairs need two documents or more, with a blank line between them: the wrong sentence comes"
-            " from another."
+            "task.next_sentence needs two documents or more, separated by a blank line: negative examples are taken"
+            " from another document."
         )
     return DocumentChunks(*(np.array(column, dtype=np.int64) for column in (first, after, documents, lengths)))
 

@@ -1,7 +1,7 @@
-"""What a model is trained to do with a text: spoil it in a certain way, and ask for what was there.
+"""Pre-training objectives on text: corrupt the input and predict the original.
 
-Each is a pure function of a batch and a seeded `torch.Generator`, so that the same seed gives the same result.
-`special` [B, T] marks tokens that are never touched: padding, [CLS], [SEP]. A label of -100 does not count.
+Each is a pure function of a batch and a seeded `torch.Generator`. `special` [B, T] marks tokens that are kept: padding,
+[CLS], [SEP]. The label -100 is ignored.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from anyformer.heads.base import IGNORED
 
 @dataclass(frozen=True)
 class Masking:
-    """BERT's numbers (Devlin et al. 2019, §3.1): of the tokens `rate` are chosen; of those most become the mask,
-    some another word, the rest stay as they are.
+    """BERT's masking (Devlin et al. 2019, §3.1): `rate` of the tokens are predicted; most of these become the mask
+    token, some a random token, the rest stay.
     """
 
     mask_id: int
@@ -113,7 +113,7 @@ def sentence_pairs(
 ) -> list[tuple[str, str, int]]:
     """BERT's next sentences: (a, b, 0) where b follows a; with the chance `rate` (a, b, 1), b of another document."""
     if sum(1 for document in documents if document) < 2:
-        raise InputError("Next-sentence pairs need two documents or more: the wrong sentence comes from another.")
+        raise InputError("Next-sentence prediction needs two documents or more.")
     pairs = []
     for number, document in enumerate(documents):
         others = [i for i, other in enumerate(documents) if i != number and other]
@@ -158,7 +158,7 @@ def corrupt(ids: Tensor, noise: Tensor, sentinels: Sequence[int], end: int) -> t
     starts = noise & ~F.pad(noise[:-1], (1, 0))
     n = int(starts.sum())
     if n + 1 > len(sentinels):
-        raise InputError(f"{n} spans need {n + 1} sentinels; the vocabulary has {len(sentinels)}.")
+        raise InputError(f"{n} spans need {n + 1} sentinel tokens; the vocabulary has {len(sentinels)}.")
     marks = torch.tensor(list(sentinels), dtype=ids.dtype)
     number = starts.long().cumsum(0) - 1  # of the span that began last
     source = torch.where(starts, marks[number.clamp(min=0)], ids)[~noise | starts]
@@ -228,7 +228,8 @@ def distillation_loss(
     at a temperature, times its square, so that the gradient keeps its size. `counts` [...] says which answers do.
     """
     if student.shape != teacher.shape:
-        raise InputError(f"student's logits are {list(student.shape)} and the teacher's {list(teacher.shape)}.")
+        shapes = f"{list(student.shape)} and {list(teacher.shape)}"
+        raise InputError(f"The logits of the student and of the teacher have shapes {shapes}; they must be equal.")
     ours, theirs = (F.log_softmax(logits.float() / temperature, dim=-1) for logits in (student, teacher.detach()))
     each = F.kl_div(ours, theirs, reduction="none", log_target=True).sum(dim=-1) * temperature**2
     return each.mean() if counts is None else each[counts].sum() / counts.sum().clamp(min=1)

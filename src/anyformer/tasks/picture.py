@@ -1,28 +1,26 @@
-"""What tasks on images have in common: a processor, decoding beside the trainer, batches of pixels, augmentation on
-the device, names of labels.
+"""The common part of image tasks: a processor, parallel decoding, batches of pixels, augmentation on the device,
+labels.
 
-A new image task is one file with a subclass of `PictureTask`, entered in `tasks/__init__.py`. `classify_image.py` is
-the pattern. It says:
+A new image task is one file with a subclass of `PictureTask`, listed in `tasks/__init__.py`; `classify_image.py` is the
+model. It defines:
 
-- `columns`: the fields of a row, `Column("image")` first; rows come from `pictures.read` with `image` (an Image) and
-  whatever the files say: label; boxes [n, 4] (left, top, right, bottom in pixels) with classes; keypoints [n, 3];
-  mask (an Image); captions. A field that is not declared is dropped; declare extras (id, areas) as optional. With
-  `objects = True` COCO's annotations are rows each (pose), not images. `rows.about` has labels, keypoints, bones.
-- `fits(config)`, `shape(config, labels, options)`: which recipes can do it, and the head they get; `check(model, path)`
-  for loaded folders. `make_processor` where the model's own image_size is not what is wanted (DETR: `pad=True`).
-- `targets(row, placement)`: what the model should learn of a row, as numbers and arrays in the pixels that the model
-  sees: `placement.boxes(row["boxes"])`. `example` adds the image itself as `image`, 8 bits [channels, rows, columns].
-- `collate_targets(examples)`: those as tensors. What varies in number is padded: boxes [B, most, 4] with `classes`
-  [B, most] that are IGNORED where nothing is; keypoints [B, keypoints, 3]; mask [B, rows, columns]. Under these names
-  the augmentation moves them along with the pixels; keypoints are mirrored where `swaps` says what becomes what.
-- `describe()` and `recall(said)`: what a folder must remember beside the labels, such as bones.
-- `loss(batch)` reads `pixel_values` (and `pixel_mask` where images are padded) and the targets; `evaluate`;
-  `answer(pictures)` gives an answer for each, which prints well and has `draw()`, a PIL image, for `run --out`.
-- `advice()`: the training settings that suit it; `options_class`: a subclass of `ImageOptions` with an
-  `augment` that suits it.
+- `columns`: the columns of a row, `Column("image")` first. Rows come from `data.images.read` with `image` (an
+ImageFile) and what the files contain: label; boxes [n, 4] (left, top, right, bottom in pixels) with classes; keypoints
+[n, 3]; mask (an ImageFile); captions. Undeclared columns are dropped; declare extras (id, areas) as optional. With
+`objects = True` each COCO annotation is a row (pose). `rows.metadata` has labels, keypoints, bones. - `fits(config)`,
+`shape(config, labels, options)`: which recipes fit, and their head; `check(model, path)` for loaded folders.
+`make_processor` if the model's image_size does not determine it (DETR: `pad=True`). - `targets(row, placement)`: the
+targets of a row as numbers and arrays, in pixels of the resized image: `placement.boxes(row["boxes"])`. `example` adds
+the image as `image`, 8 bits [channels, rows, columns]. - `collate_targets(examples)`: tensors of these, padded: boxes
+[B, most, 4] with `classes` [B, most] (padding is IGNORED); keypoints [B, keypoints, 3]; mask [B, rows, columns].
+Augmentation transforms the tensors with these names; `swaps` holds the mirror image of each keypoint. - `describe()`
+and `recall(said)`: what a folder saves besides the labels, such as bones. - `loss(batch)` reads `pixel_values` (and
+`pixel_mask` if images are padded) and the targets; `evaluate`; `answer(pictures)` returns a printable prediction for
+each, with `draw()`, a PIL image, for `run --out`. - `advice()`: default hyperparameters; `options_class`: a subclass of
+`ImageOptions` with a suitable `augment`.
 
-A batch passes three stations: `collate` (CPU, beside the trainer) stacks 8-bit `pixels`, `ready` (on the device)
-augments and normalizes them to `pixel_values`, `loss` runs the model.
+A batch passes three stages: `collate` (CPU, in parallel) stacks 8-bit `pixels`, `ready` (on the device) augments and
+normalizes them to `pixel_values`, `loss` runs the model.
 """
 
 from __future__ import annotations
@@ -94,7 +92,7 @@ class PictureTask(DecodedTask):
             model = load_model(source, dtype=torch.float32)
             model = build.finetune_model(model, cls.fits)
             if not cls.fits(model.config):
-                raise FolderError(f"{source} holds a {model.family} model; {cls.name} wants {cls.wanted}.")
+                raise FolderError(f"{source} holds a {model.family} model; {cls.name} needs {cls.wanted}.")
             model = build.with_settings(model, setup.model)
             if (side := other_size(model.config, setup.data)) is not None:
                 model = resize_images(model, side)
@@ -180,8 +178,8 @@ class PictureTask(DecodedTask):
         """An error where the model in a folder has another head than this task reads."""
         if not cls.fits(model.config):
             made_for = model.origin.settings.get("task", {}).get("name")
-            other = f", which was made for {made_for}" if made_for else ""
-            raise FolderError(f"{path} holds a {model.family} model{other}; {cls.name} wants {cls.wanted}.")
+            other = f" trained for {made_for}" if made_for else ""
+            raise FolderError(f"{path} holds a {model.family} model{other}; {cls.name} needs {cls.wanted}.")
 
     def inferred(self) -> dict[str, str]:
         size = self.processor.fixed
@@ -241,7 +239,9 @@ class PictureTask(DecodedTask):
     def number_of(self, label: Any) -> int:
         """The place of a label that a row has."""
         if (number := class_number(label, self.index, self.meaning)) is None:
-            raise InputError(f'the label "{label}" is new; the model knows {", ".join(self.labels[:20])}.')
+            raise InputError(
+                f'the label "{label}" is not in the training data. Its labels are: {", ".join(self.labels[:20])}.'
+            )
         return number
 
     # Answers.
@@ -312,7 +312,7 @@ def distinct(rows: Rows, column: str, renamed: str) -> list[str]:
         for one in value if isinstance(value, (list, tuple)) else [value]:
             found.add(label_of(one, rows.location(i), meaning))
         if len(found) > MOST:
-            raise DataError(f"{rows.path} has more than {MOST:,} different labels, so they are no classes.")
+            raise DataError(f"{rows.path} has more than {MOST:,} different labels, too many for classes.")
     if all(label.lstrip("-").isdigit() for label in found):
         return sorted(found, key=int)
     return sorted(found)

@@ -1,5 +1,5 @@
-"""What tasks on images and text have in common: a processor and a tokenizer, one caption of several drawn for each
-image while a model learns, words written about images, and where the writer looked."""
+"""The common part of tasks on images and text: a processor and a tokenizer, a random caption of several in training,
+generation from images, and attention maps."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ ACROSS = 5  # words in a row of a drawing
 
 @dataclass(frozen=True)
 class ImageText:
-    """What was written about an image. `draw` shows, for each token, the region that was looked at before it.
+    """The text generated for an image. `draw()` returns the attention map of each token.
 
     With `logprobs=True`, `logprobs` has one number for each id; with `alignment=True`, `alignment` is the
-    cross-attention [ids, cells of the image] of the step that wrote each id."""
+    cross-attention [ids, cells of the image] of the step that generated each id."""
 
     text: str
     ids: tuple[int, ...] = field(repr=False)
@@ -68,7 +68,7 @@ class ImageTextOptions(ImageOptions):
 
 
 class PictureTextTask(PictureTask):
-    """`column` holds the text, or several of them, that belongs to an image."""
+    """`column` holds the text of an image, or several."""
 
     column: ClassVar[str] = "captions"
     settings: ImageTextOptions
@@ -349,7 +349,7 @@ def texts_of(row: Row, column: str) -> list[str]:
     value = row[column]
     texts = [value] if isinstance(value, str) else list(value) if isinstance(value, (list, tuple)) else []
     if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
-        raise InputError(f"the {column} of an image must be a text or several, none of them empty; it has {value!r}.")
+        raise InputError(f"the column {column} has {value!r}; it must be a non-empty text or a list of them.")
     return texts
 
 

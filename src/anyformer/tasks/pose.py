@@ -1,4 +1,4 @@
-"""Where the keypoints of a body, or the landmarks of a face, are.
+"""Pose estimation: keypoints of bodies, landmarks of faces.
 
 pose = af.task("pose", "folder")
 print(pose("runner.jpg"))               # right_ankle 20,98 · right_knee 36,69 · …
@@ -88,7 +88,7 @@ class PoseTask(PictureTask):
     objects = True
     label_column = "keypoints"
     steady = True
-    wanted = "a model that places keypoints, such as keypoint-detr-128 or vitpose-s"
+    wanted = "a keypoint model, such as keypoint-detr-128 or vitpose-s"
 
     def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
@@ -121,7 +121,7 @@ class PoseTask(PictureTask):
     def find_labels(cls, rows: Rows, options: Options, setup: TaskSetup) -> tuple[str, ...]:
         points = rows[0].get("keypoints")
         if not isinstance(points, np.ndarray) or points.ndim != 2:
-            raise DataError(f"{rows.location(0)}, has no keypoints: a list of [x, y] or [x, y, seen] in pixels.")
+            raise DataError(f"{rows.location(0)}, has no keypoints; give a list of [x, y] or [x, y, seen] in pixels.")
         return Skeleton.of(rows.metadata, len(points)).names
 
     @classmethod
@@ -166,7 +166,7 @@ class PoseTask(PictureTask):
         self.mean_pose = torch.tensor(said["mean_pose"]) if said.get("mean_pose") else None
         if self.mean_pose is not None and len(self.mean_pose) != len(self.labels):
             raise ConfigError(
-                f'The folder\'s "mean_pose" has {len(self.mean_pose)} places for {len(self.labels)} keypoints.'
+                f'config.json: "mean_pose" has {len(self.mean_pose)} points; it must have {len(self.labels)}.'
             )
 
     # Rows to loss.
@@ -187,12 +187,14 @@ class PoseTask(PictureTask):
         points = np.asarray(row["keypoints"], dtype=np.float32)
         n = len(self.labels)
         if points.shape != (n, 3):
-            raise InputError(f"it has {len(points)} keypoints; there are {n} of them elsewhere.")
+            raise InputError(f"it has {len(points)} keypoints; other rows have {n}.")
         height, width = placement.original_size
         known = (points[:, 2] > 0) & np.isfinite(points[:, :2]).all(axis=1)
         inside = known & (points[:, :2] >= 0).all(axis=1) & (points[:, 0] <= width) & (points[:, 1] <= height)
         if known.any() and not inside.any():
-            raise InputError(f"all its keypoints lie outside the image of {width} x {height}; they must be pixels.")
+            raise InputError(
+                f"all its keypoints lie outside the image of {width} x {height}; give coordinates in pixels."
+            )
         moved = placement.points(np.where(inside[:, None], points, 0.0))
         moved[:, 2] = inside & ((moved[:, :2] >= 0) & (moved[:, :2] <= placement.size[::-1])).all(axis=1)
         truth = np.concatenate([points[:, :2], inside[:, None]], axis=1).astype(np.float32)
@@ -214,7 +216,7 @@ class PoseTask(PictureTask):
         """(rows, columns) of what the model sees."""
         size = self.processor.fixed
         if size is None:
-            raise InputError("The processor of this folder does not say one size for all images (size or crop_size).")
+            raise InputError("preprocessor_config.json must have a fixed size (size or crop_size) for pose.")
         return size
 
     def shares(self, pixels: Tensor) -> Tensor:
@@ -304,7 +306,7 @@ class PoseTask(PictureTask):
         """`boxes` [people, 4] (left, top, right, bottom) for an image; for several images a list of such."""
         every = [None] * len(pictures) if boxes is None else boxes if len(pictures) > 1 else [boxes]
         if len(every) != len(pictures):
-            raise InputError(f"boxes are given for {len(every)} images; there are {len(pictures)}.")
+            raise InputError(f"boxes has {len(every)} entries; there are {len(pictures)} images.")
         return [self._pose(picture, some) for picture, some in zip(pictures, every, strict=True)]
 
     def _pose(self, picture: ImageFile, boxes: Any) -> Pose:
@@ -312,7 +314,7 @@ class PoseTask(PictureTask):
         whole = boxes is None or not len(boxes)
         if self.settings.region == "whole":
             if not whole:
-                raise InputError("This model sees whole images, so it takes no boxes; cut the people out yourself.")
+                raise InputError("This model takes whole images and no boxes; crop the people first.")
             placed = [self.processor.resize(image)]
         else:
             placed = [crop_person(image, box, self.seen) for box in ([_box(None, image)] if whole else boxes)]

@@ -1,4 +1,4 @@
-"""Text from an image of a line.
+"""Text recognition (OCR) of line images.
 
 read = af.task("read", "folder")
 print(read("line.png"))                 # TOTAL 12.50
@@ -50,7 +50,7 @@ def prose(paths: str) -> list[str]:
     lines = (row["text"] for row in islice(read(paths, format="text"), ENOUGH))
     found = [part for line in lines for part in line.split("\t") if part.strip() and part.isascii()]
     if not found:
-        raise DataError(f"task.texts: {paths} has no line that ASCII can spell.")
+        raise DataError(f"task.texts: {paths} has no line of ASCII text.")
     return found
 
 
@@ -77,7 +77,7 @@ class Read(PictureTextTask):
     kind = "char"
     metric = "cer"
     larger_is_better = False
-    wanted = "a model that reads images and writes, such as line-reader-small or trocr-small-lines"
+    wanted = "an image-to-text model, such as line-reader-small or trocr-small-lines"
     press: RenderPool | None = None  # draws lines while the model learns
 
     @classmethod
@@ -133,7 +133,7 @@ class Read(PictureTextTask):
             return image
         wide = f"{name} is {image.width} x {image.height} pixels; at {rows} rows the model reads {columns} columns"
         if self.settings.overflow == "refuse":
-            raise InputError(f"{wide}: cut it into lines, or say task.overflow=squeeze or cut.")
+            raise InputError(f"{wide}. Crop it to a line, or set task.overflow to squeeze or cut.")
         how = "squeezed" if self.settings.overflow == "squeeze" else "cut off on the right"
         warnings.warn(f"{wide}, so it was {how}.", stacklevel=2)
         # Squeezed in its width alone: shrunk both ways, a line would have fewer rows than the model reads.

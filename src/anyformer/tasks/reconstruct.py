@@ -1,11 +1,11 @@
-"""Images from a few of their patches: how a masked autoencoder learns to see, without labels (He et al. 2022).
+"""Image reconstruction from a few patches: pre-training of masked autoencoders, without labels (He et al. 2022).
 
 reconstruct = af.task("reconstruct", "folder")
 print(reconstruct("cat.jpg"))           # squared error 0.31 on 48 of 64 masked patches
 reconstruct("cat.jpg").draw()           # visible patches, reconstruction, and original
 
-The folder then goes on to `anyformer train classify-image --recipe FOLDER`, which takes its encoder further; with
-train.freeze=encoder.* only the new head learns (linear probing).
+Fine-tune the encoder with `anyformer train classify-image --recipe FOLDER`; with train.freeze=encoder.* only the new
+head is trained (linear probing).
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from anyformer.tasks.base import Batch, Column, Loss, Metrics, Progress, answeri
 from anyformer.tasks.picture import ImageOptions, PictureTask, takes_images
 from anyformer.tasks.schedule_presets import schedule_for
 
-GREY = 128  # of 255: where a patch is hidden
+GRAY = 128  # of 255: where a patch is hidden
 
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """`error` is the mean squared error of the hidden patches, in the units of the loss. `draw` shows what was seen,
-    what was made of it, and the image."""
+    """`error` is the mean squared error of the hidden patches, in the units of the loss. `draw()` returns the visible
+    patches, the reconstruction, and the image."""
 
     error: float
     hidden: int
@@ -68,9 +68,7 @@ class Reconstruct(PictureTask):
     def __init__(self, model: Model, *more: Any, **options: Any) -> None:
         super().__init__(model, *more, **options)
         if not model.config.to_json()["mask_ratio"]:
-            raise ConfigError(
-                "model.mask_ratio is 0, so no patch is hidden and there is nothing to reconstruct; raise it."
-            )
+            raise ConfigError("model.mask_ratio is 0, so no patch is hidden; it must be above 0.")
 
     def loss(self, batch: Batch) -> Loss:
         """Of the patches that are dropped, which the model draws anew for every batch."""
@@ -115,8 +113,8 @@ class Reconstruct(PictureTask):
         pixels = pixels[:, :, : made.shape[2], : made.shape[3]]  # what no patch covers is not shown
         grid = (made.shape[2] // self.head.patch_size[0], made.shape[3] // self.head.patch_size[1])
         hidden = torch.nn.functional.interpolate(mask.float().view(-1, 1, *grid), size=made.shape[2:]) > 0
-        grey = self.processor.normalize(torch.full_like(pixels, GREY))["pixel_values"]
-        seen = torch.where(hidden, grey, pixels)
+        gray = self.processor.normalize(torch.full_like(pixels, GRAY))["pixel_values"]
+        seen = torch.where(hidden, gray, pixels)
         shown = [self.processor.denormalize(one)[0].permute(1, 2, 0).cpu().numpy() for one in (seen, made, pixels)]
         images = [pillow().Image.fromarray(one.squeeze(-1) if one.shape[-1] == 1 else one) for one in shown]
         return draw.side_by_side(images, ["visible patches", "reconstruction", "original"])

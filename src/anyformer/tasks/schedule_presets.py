@@ -1,4 +1,4 @@
-"""How long to train, said by how often the rows are gone through; what most tasks' `advice` comes down to."""
+"""Default training schedules, given as a number of epochs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A class for every pixel of an image.
+"""Semantic segmentation.
 
 segment = af.task("segment", "folder")
 print(segment("street.jpg"))            # road 41% · building 30% · person 4%
@@ -61,7 +61,7 @@ FEW = 0.005  # the share of an image below which a class is not printed
 
 @dataclass(frozen=True)
 class Segmentation:
-    """`classes` [rows, columns] are numbers of `names`."""
+    """`classes` [rows, columns] are indices of `names`."""
 
     classes: Any = field(repr=False)
     names: tuple[str, ...] = field(repr=False)
@@ -91,7 +91,7 @@ class Segment(PictureTask):
     settings: SegmentOptions
     metric = "mean_iou"
     steady = True
-    wanted = "a model that says a class for every pixel, such as segmenter-mini or beit-b16-segment"
+    wanted = "a segmentation model, such as segmenter-mini or beit-b16-segment"
 
     def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
@@ -120,13 +120,13 @@ class Segment(PictureTask):
         the categories, and the background; else the numbers that occur."""
         if "mask" not in rows.columns:
             if "segments" not in rows.columns or not rows.metadata.get("labels"):
-                raise DataError(f"{rows.path} has neither masks nor outlines of its images' objects.")
+                raise DataError(f"{rows.path} has neither masks nor segmentations; segment needs one of them.")
             return dict(enumerate((BACKGROUND, *(str(name) for name in rows.metadata["labels"]))))
         said = {int(number): name for number, name in parse_pairs(setup.data.labels, "data.labels").items()}
         found = said or _listed(rows.path) or _occurring(rows)
         kept = {number: name for number, name in found.items() if name.lower() not in NOTHING}
         if len(kept) < 2:
-            raise DataError(f"The masks of {rows.path} have {len(kept)} classes; there is nothing to tell apart.")
+            raise DataError(f"The masks of {rows.path} have {len(kept)} classes; give masks with two classes or more.")
         return kept
 
     @classmethod
@@ -158,7 +158,9 @@ class Segment(PictureTask):
     def recall(self, said: Mapping[str, Any]) -> None:
         self.ids = tuple(said.get("ids", self.ids))
         if len(self.ids) != len(self.labels):
-            raise ConfigError(f'The folder\'s "task" has {len(self.ids)} "ids" and {len(self.labels)} "labels".')
+            raise ConfigError(
+                f'config.json: "task" has {len(self.ids)} "ids" and {len(self.labels)} "labels"; give one for each.'
+            )
 
     # Rows to loss.
 
@@ -170,10 +172,12 @@ class Segment(PictureTask):
         picture: ImageFile = row["mask"]
         values = np.asarray(picture.open(CLASSES)).astype(np.int64)
         if values.ndim != 2:
-            raise InputError(f"the mask {picture.name} has colors; it must have one number a pixel, its class.")
+            raise InputError(
+                f"the mask {picture.name} has colors; it must have one channel with the class of each pixel."
+            )
         if values.shape != size:
             raise InputError(
-                f"the mask {picture.name} has {values.shape[1]} x {values.shape[0]} pixels, its image"
+                f"the mask {picture.name} has {values.shape[1]} x {values.shape[0]} pixels; its image has"
                 f" {size[1]} x {size[0]}."
             )
         return self.numbers(values, picture.name)
@@ -182,13 +186,13 @@ class Segment(PictureTask):
         most = max(*self.ids, IGNORED_CLASS)
         table = np.full(most + 2, -1, dtype=np.int64)  # its last: whatever is no class
         table[list(self.ids)] = np.arange(len(self.ids))
-        for number in (0, IGNORED_CLASS):  # unlabelled, where no class is called so
+        for number in (0, IGNORED_CLASS):  # unlabeled, unless a class has that name
             table[number] = self.ignore if table[number] < 0 else table[number]
         made = table[np.clip(values, -1, most + 1)]
         if made.size and int(made.min()) < 0:
             number = int(values[made < 0][0])
             raise InputError(
-                f"the mask {name} holds {number}, which is no class; there are {len(self.ids)}, from"
+                f"the mask {name} has the value {number}, which is not one of the {len(self.ids)} classes from"
                 f" {min(self.ids)} to {max(self.ids)}. Name them in data.labels, or in a classes.json beside the data."
             )
         return made
@@ -233,7 +237,7 @@ class Segment(PictureTask):
         with answering(self.model):
             for numbers, batch in self.batches_of(examples, progress=progress):
                 if "labels" not in batch:
-                    raise DataError(f"{rows.path} has neither masks nor outlines to compare answers with.")
+                    raise DataError(f"{rows.path} has neither masks nor segmentations for evaluation.")
                 out = self.model(pixel_values=batch["pixel_values"], labels=batch["labels"])
                 loss = self._sum(out, batch)
                 total, count = total + float(loss.total), count + float(loss.count)
@@ -285,7 +289,7 @@ def _listed(path: str) -> dict[int, str]:
                 names = whole.items() if isinstance(whole, dict) else enumerate(whole)
                 return {int(number): str(name) for number, name in names if str(name)}
             except (ValueError, TypeError, OverflowError):
-                raise DataError(f'{file} names no classes: write {{"1": "person", "2": "car"}}.') from None
+                raise DataError(f'{file} has no class names; write {{"1": "person", "2": "car"}}.') from None
     return {}
 
 

@@ -1,5 +1,5 @@
-"""Texts read in streams: each row of a batch goes on where the same row of the batch before it ended, and what the
-layers remember goes with it (Transformer-XL; Dai et al. 2019, §3.2)."""
+"""Streams of text with segment-level recurrence (Transformer-XL; Dai et al. 2019, §3.2): each row of a batch continues
+the same row of the previous batch, with the layers' memory."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ CONTINUES = "goes_on"  # of a batch: whether each row goes on from the batch bef
 
 
 class MemoryStreams:
-    """The text in so many stretches of one length, side by side; batch after batch takes a window of each. An epoch
-    begins somewhere within a window of the text's beginning, the first one at it."""
+    """The text split into equal streams; each batch takes a window of every stream. An epoch begins at a random offset
+    below one window, the first at 0."""
 
     def __init__(self, tokens: int, size: int, settings: BatchConfig, seed: int) -> None:
         if not settings.shuffle:  # a text to evaluate on may be shorter than a window
@@ -48,8 +48,8 @@ class MemoryStreams:
 
 
 class SegmentMemory:
-    """What every layer remembers of each stream, at fixed addresses: [rows, tokens, d], the newest last, and what of it
-    is real. A step goes on from it without gradient and writes what it leaves to the next one in its place."""
+    """The memory of every layer and stream at fixed addresses: [rows, tokens, d], the newest last, and its padding
+    mask. A step reads it without gradient and writes the memory of the next step in place."""
 
     def __init__(self, model: Model, rows: int) -> None:
         parts = memory_layers(model)
@@ -85,7 +85,7 @@ def memory_layers(model: Model) -> list[SegmentRecurrence]:
     parts = [part for part in model.modules() if isinstance(part, SegmentRecurrence) and part.length]
     if not parts:
         raise ConfigError(
-            "task.carry_memory is for models that remember what they read, such as transformer-xl-mini;"
-            f" this {model.family} model does not, or its mem_len is 0."
+            "task.carry_memory needs a model with memory, such as transformer-xl-mini;"
+            f" this is a {model.family} model, or its mem_len is 0."
         )
     return parts

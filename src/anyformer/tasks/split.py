@@ -1,4 +1,4 @@
-"""Which rows are trained on and which are evaluated on: held out of one file, or of two, and how many."""
+"""Splits of rows for training and validation."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ SHARE, SMALL, MOST_OF_FEW, MOST = 0.05, 50, 0.2, 10_000  # of all rows; rows; of
 
 @dataclass(frozen=True)
 class Split:
-    """Rows to train on and rows to evaluate on. `whole` has all rows if `valid` is a part of the same files; `how` says
-    how they were split, or why no row was held out although some were asked for."""
+    """Rows for training and validation. `whole` has all rows if `valid` is a part of the same files; `how` describes
+    the split, or why no row was held out."""
 
     train: Rows
     valid: Rows | None
@@ -37,14 +37,16 @@ def split_files(train: Rows, valid: Rows) -> Split:
 
 
 def hold_out(rows: Rows, share: float | None = None, classes: Sequence[str] | None = None, seed: int = 0) -> Split:
-    """Hold rows out of a file: the end of a text, else rows drawn at random, of every class its fraction if `classes`
+    """Hold rows out of a file: the end of a text, else rows drawn at random, stratified if `classes`
     names the class of each row. `share` None: max(5%, min(50 rows, 20%)), at most 10,000 rows, but one of every class
     or more. The only row of a class is trained on."""
     groups = np.zeros(len(rows), dtype=np.int64) if classes is None else np.unique(classes, return_inverse=True)[1]
     sizes = np.bincount(groups)
     n = usual_number(len(rows), sizes) if share is None else round(len(rows) * share)
     if n == len(rows) > 0:
-        raise DataError(f"{rows.path} has {len(rows)} rows, too few to hold some back; give others to evaluate on.")
+        raise DataError(
+            f"{rows.path} has {len(rows)} rows, too few for a validation split; give validation data with --valid."
+        )
     if n and rows.kind == "text":
         return Split(rows[:-n], rows[-n:], "the end of the text", rows)
     order = np.random.default_rng(seed).permutation(len(rows))
@@ -52,7 +54,7 @@ def hold_out(rows: Rows, share: float | None = None, classes: Sequence[str] | No
     if not len(held):
         asked = "" if share == 0 else f"{'the default' if share is None else share} of {len(rows):,} rows is none"
         return Split(rows, None, asked, rows)
-    how = "drawn at random" if classes is None else "drawn at random, of every class its fraction"
+    how = "drawn at random" if classes is None else "drawn at random, stratified by class"
     kept = np.ones(len(rows), dtype=bool)
     kept[held] = False
     return Split(rows.select(np.flatnonzero(kept)), rows.select(np.sort(held)), how, rows)

@@ -1,4 +1,4 @@
-"""Text as one long row of tokens, cut into windows of one length: nothing is padded, and each epoch cuts elsewhere."""
+"""Text as one stream of tokens in windows of constant length, without padding; each epoch has another offset."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ BREAK = "<|endoftext|>"  # a line that stands between documents, in the files of
 
 
 class TokenWindows:
-    """Where the windows of every epoch begin. `context` tokens before each are read too; the first epoch starts at the
-    beginning, each other one somewhere within a window of it."""
+    """Starts of the windows of every epoch. `context` tokens before each are read too; the first epoch starts at 0,
+    others at a random offset below one window."""
 
     def __init__(self, tokens: int, size: int, context: int, settings: BatchConfig, seed: int) -> None:
         if not settings.shuffle:  # a text to evaluate on may be shorter than a window
@@ -47,7 +47,7 @@ class TokenWindows:
 
 
 class StreamTask(TextTask):
-    """A row is a line or a document; an example is the number of the token at which a window begins."""
+    """A row is a line or a document; an example is the position of the first token of a window."""
 
     batch = BatchConfig(tokens=4096)  # the scores of all words at 4,096 places fit into any memory
     columns_of_text = ("content", "body", "document", "story", "article")

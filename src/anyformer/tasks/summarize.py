@@ -1,4 +1,4 @@
-"""A long text into a short one.
+"""Summarization.
 
 summarize = af.task("summarize", "folder")
 print(summarize("Amanda: I baked cookies. Do you want some?\\nJerry: Sure!"))

@@ -1,4 +1,4 @@
-"""A table (TSV, CSV, JSONL, JSON, Parquet) as the INPUT of `run`: each row is a question."""
+"""Tables (TSV, CSV, JSONL, JSON, Parquet) as input of `run`: one prediction for each row."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from anyformer.data.tables.formats import SUFFIXES, json_rows, parse_json, text_
 from anyformer.data.unpack import content
 from anyformer.errors import DataError, InputError
 from anyformer.tasks.base import Task, column_names, spell_header
+from anyformer.upgrades import upgrade_columns
 
 TABLES = ("tsv", "csv", "jsonl", "parquet")
 
@@ -38,7 +39,7 @@ def find_rows(kind: type[Task], path: str, columns: str, folder: Mapping[str, An
         return _questions(kind, path, DataSettings(columns=columns))
     header = folder.get("header")
     known: tuple[str, ...] = ()
-    if learned := parse_pairs(folder.get("columns", ""), "data.columns"):
+    if learned := parse_pairs(upgrade_columns(folder.get("columns", "")), "data.columns"):
         with suppress(DataError):  # COCO's files have no columns
             known = read(path, header=header, names=column_names(kind.columns)).columns
     pairs = [f"{ours}={theirs}" for ours, theirs in learned.items() if theirs in known]
@@ -79,10 +80,10 @@ def ask(kind: type[Task], rows: Rows) -> Iterator[Any]:
         for name, value in row.items():
             if not isinstance(value, (str, list, tuple, Mapping)):
                 given = "nothing" if value is None else type(value).__name__
-                raise InputError(f"{rows.location(i)}: the {name} is {given}, and must be a text.")
+                raise InputError(f"{rows.location(i)}: the {name} is {given}; it must be a text.")
         if any(isinstance(value, str) and not value.strip() for value in values):
             if kind.name == "embed":
-                raise InputError(f"{rows.location(i)}, is blank, so it has no vector: leave it out.")
+                raise InputError(f"{rows.location(i)}, is blank; remove it.")
             yield None
         elif len(values) == 1:
             yield tuple(values[0]) if isinstance(values[0], list) else values[0]

@@ -1,4 +1,4 @@
-"""A label for every word: names of people and places, parts of speech.
+"""Token classification: named entities, parts of speech.
 
 tag = af.task("tag", "folder")
 print(tag("Peter Blackburn lives in Brussels."))    # [Peter Blackburn: PER] lives in [Brussels: LOC].
@@ -40,8 +40,8 @@ WORD = re.compile(rf"\b(?:{SHORT})|\w+(?:[-.&]\w+)*|'\w+|[^\w\s]")
 
 @dataclass(frozen=True)
 class Entity:
-    """Words that belong together; `start` and `end` number them, the end is after the last. `span` are their characters
-    in the text that was given."""
+    """Consecutive words; `start` and `end` are their indices, the end exclusive. `span` are their characters in the
+    given text."""
 
     text: str
     label: str
@@ -53,8 +53,8 @@ class Entity:
 
 @dataclass(frozen=True)
 class TaggedText:
-    """A tag for each word and its chance; `entities`, where the tags are of that kind (B-PER, I-PER, O). `text` is what
-    was given, character by character, and `spans` are the characters of each word in it."""
+    """A tag and its probability for each word; `entities` for tags in BIO format (B-PER, I-PER, O). `text` is the
+    input, and `spans` are the characters of each word in it."""
 
     words: tuple[str, ...]
     tags: tuple[str, ...]
@@ -88,7 +88,7 @@ class Tag(TextTask):
         Column("tags", ("ner_tags", "labels", "pos_tags", "ner", "pos")),
     )
     format = "conll"
-    wanted = "an encoder that can have a head for tags"
+    wanted = "an encoder that supports a tagging head"
 
     def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
@@ -102,7 +102,7 @@ class Tag(TextTask):
         for tags in map_rows(rows, tags_of):
             found.update(tags)
         if len(found) < 2:
-            raise DataError(f"{rows.path} has {len(found)} different tags; there is nothing to tell apart.")
+            raise DataError(f"{rows.path} has {len(found)} different tags; give rows with two or more.")
         if chunked(found):  # every entity may be one word or more
             found |= {f"{mark}-{tag[2:]}" for tag in found if tag[:2] in ("B-", "I-") for mark in "BI"}
         return tuple(sorted(found, key=lambda tag: (tag != "O", tag[2:] if chunked(found) else tag, tag)))
@@ -159,7 +159,9 @@ class Tag(TextTask):
         tags = tags_of(row)
         unknown = next((tag for tag in tags if tag not in self.index), None)
         if unknown is not None:
-            raise InputError(f'the tag "{unknown}" is new; training knew {", ".join(self.labels[:20])}.')
+            raise InputError(
+                f'the tag "{unknown}" is not in the training data. Its tags are: {", ".join(self.labels[:20])}.'
+            )
         return [self.index[tag] for tag in tags]
 
     def _cut(self, pieces: list[list[int]], tags: list[int]) -> list[Example]:
@@ -264,7 +266,7 @@ def chunked(tags: Any) -> bool:
 def words_of(row: Row) -> list[str]:
     words = row["tokens"].split() if isinstance(row["tokens"], str) else row["tokens"]
     if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
-        raise InputError("the tokens must be a list of words, or a text with spaces between them.")
+        raise InputError("tokens must be a list of words, or a text of words separated by spaces.")
     return words
 
 
@@ -273,7 +275,7 @@ def tags_of(row: Row) -> list[str]:
     tags = row["tags"].split() if isinstance(row["tags"], str) else [str(tag) for tag in row["tags"]]
     n = len(words_of(row))
     if len(tags) != n:
-        raise InputError(f"there are {len(tags)} tags for {n} words.")
+        raise InputError(f"there are {len(tags)} tags for {n} words; give one for each.")
     return iob2(tags)
 
 

@@ -1,4 +1,4 @@
-"""What tasks on text have in common: a tokenizer, trained on the rows or brought along, and padded batches of ids."""
+"""The common part of text tasks: a tokenizer, trained on the rows or loaded, and padded batches of ids."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TEXT_PAD_VALUES: Mapping[str, int] = MappingProxyType({"input_ids": 0, "attentio
 
 
 class TextTask(Task):
-    """`framed` says how trained vocabularies frame a text: [CLS] … [SEP] ("bert"), … </s> ("end"), or not at all."""
+    """`framed`: special tokens of trained tokenizers: [CLS] … [SEP] ("bert"), … </s> ("end"), or none."""
 
     framed: ClassVar[str] = "bert"
     kind: ClassVar[str] = "wordpiece"  # of a tokenizer that is trained here
@@ -186,7 +186,7 @@ class TextTask(Task):
 
 
 class WritingTask(TextTask):
-    """Writes by `model.generate`, which is told `writing` in every call: the options that are not the task's own."""
+    """Tasks that call `model.generate` with the options `writing`."""
 
     writes = True
     writing: Mapping[str, Any] = MappingProxyType({})
@@ -224,9 +224,9 @@ def softmax_scores(logits: Tensor) -> Tensor:
 
 def text_of(value: Any, name: str) -> str:
     if not isinstance(value, str):
-        raise InputError(f"the {name} is {'nothing' if value is None else type(value).__name__}, and must be a text.")
+        raise InputError(f"the {name} is {'nothing' if value is None else type(value).__name__}; it must be a text.")
     if not value.isascii() and HALF.search(value):
-        raise InputError(f"the {name} holds half a character (a lone surrogate).")
+        raise InputError(f"the {name} contains a lone surrogate, which is not valid Unicode.")
     return value
 
 

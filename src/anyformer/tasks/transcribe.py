@@ -1,4 +1,4 @@
-"""Speech into text.
+"""Speech recognition.
 
 transcribe = af.task("transcribe", "folder")
 print(transcribe("talk.wav"))                               # what was said
@@ -55,7 +55,7 @@ TOGETHER = 16  # short sounds that are written down at a time
 
 
 class Chunk(NamedTuple):
-    """What was said between two times, in seconds."""
+    """The text between two times, in seconds."""
 
     start: float
     end: float
@@ -64,7 +64,7 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True)
 class Transcript:
-    """`timed`: times were asked for, and are printed."""
+    """`timed`: whether timestamps were requested, and are printed."""
 
     text: str
     chunks: tuple[Chunk, ...] = field(default=(), repr=False)
@@ -89,7 +89,7 @@ class Transcribe(DecodedTask, WritingTask):
     fills = MappingProxyType({"labels": IGNORED})
     about = "transcribe speech"
     columns = (
-        Column("sound", ("audio", "file", "path")),
+        Column("audio", ("sound", "file", "path")),
         Column("text", ("sentence", "transcript", "transcription", "words", "target")),
     )
     format = "tsv"
@@ -98,7 +98,7 @@ class Transcribe(DecodedTask, WritingTask):
     batch = BatchConfig(rows=16)
     framed = "end"
     kind = "bpe"
-    wanted = "a model that hears and writes, such as whisper-tiny"
+    wanted = "a speech-to-text model, such as whisper-tiny"
     metric = "wer"
     larger_is_better = False
     usual_length = 448
@@ -132,7 +132,7 @@ class Transcribe(DecodedTask, WritingTask):
     @classmethod
     def check(cls, model: Model, path: Source) -> None:
         if not cls.fits(model.config) or "language" not in model.heads:
-            raise FolderError(f"{path} holds a {model.family} model; {cls.name} wants {cls.wanted}.")
+            raise FolderError(f"{path} holds a {model.family} model; {cls.name} needs {cls.wanted}.")
 
     @classmethod
     def find_files(cls, paths: Paths, column: str | None, **asked: Any) -> Rows:
@@ -141,7 +141,7 @@ class Transcribe(DecodedTask, WritingTask):
     # Rows to loss.
 
     def example(self, row: Row) -> Example:
-        return {"input_features": extract_features(self.extractor, row["sound"]).numpy(), "labels": self.target(row)}
+        return {"input_features": extract_features(self.extractor, row["audio"]).numpy(), "labels": self.target(row)}
 
     def target(self, row: Row) -> list[int]:
         """What follows the start token: the language and the task, where the model has tokens for them, the words, and
@@ -190,7 +190,7 @@ class Transcribe(DecodedTask, WritingTask):
                 numbers += some.tolist()
         options = {"language": self.settings.language} if self.settings.language else {}
         heard = [rows[i] for i in sorted(numbers)]
-        said = self.write([row["sound"] for row in heard], options, progress)
+        said = self.write([row["audio"] for row in heard], options, progress)
         wanted = [text_of(row["text"], "text") for row in heard]
         scores = cer_and_wer([str(one) for one in said], wanted, lowercase=self.settings.lowercase)
         return {**scores, "loss": total.mean, **self.skipped()}
@@ -209,7 +209,10 @@ class Transcribe(DecodedTask, WritingTask):
         """Sounds that fit into one window together, longer ones by themselves."""
         chosen = {**self.writing, **options}
         if chosen.get("num_return_sequences", 1) != 1:
-            raise InputError("transcribe gives one answer a sound; model.generate takes num_return_sequences.")
+            raise InputError(
+                "transcribe returns one transcript for each audio file; for several, use model.generate with"
+                " num_return_sequences."
+            )
         found: dict[int, Transcript] = {}
         waiting: list[tuple[int, Tensor]] = []
         for i, sound in enumerate(sounds):

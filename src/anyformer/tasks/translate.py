@@ -1,4 +1,4 @@
-"""One text into another: a source is read, a target written.
+"""Text to text: translation and other sequence-to-sequence tasks.
 
 translate = af.task("translate", "folder")
 print(translate("A man rides a bicycle."))
@@ -151,15 +151,15 @@ class Translate(WritingTask):
         tok = self.tokenizer
         mark = tok.mask_id if tok.mask_id is not None else tok.unknown_id
         if mark is None or tok.target is not tok:
-            missing = "a token for what is not known" if mark is None else "one vocabulary for both sides"
-            raise InputError(f"Texts with gaps need {missing}, which this tokenizer does not have.")
+            missing = "a mask or unknown token" if mark is None else "one vocabulary for both sides"
+            raise InputError(f"task.infilling needs {missing}, which this tokenizer does not have.")
         return mark
 
     @classmethod
     def begin(cls, source: Source, rows: Rows, valid: Rows | None = None, setup: TaskSetup = DEFAULT_SETUP) -> Self:
         if getattr(setup.task, "infilling", 0.0):
             if getattr(setup.task, "prefix", ""):
-                raise ConfigError("task.infilling takes texts without a prefix: set either it or task.prefix.")
+                raise ConfigError("task.infilling and task.prefix exclude each other; set one of them.")
             if not any(row["source"] == row["target"] for row in rows):
                 raise DataError(
                     f"task.infilling needs rows with equal source and target; {rows.path} has none. Give a file twice"
@@ -184,7 +184,7 @@ class Translate(WritingTask):
     @classmethod
     def check(cls, model: Model, path: Source) -> None:
         if model.decoder_start is None or "language" not in model.heads or "input_ids" not in model.names:
-            raise FolderError(f"{path} holds a {model.family} model, which does not turn one text into another.")
+            raise FolderError(f"{path} holds a {model.family} model, which is not an encoder-decoder for text.")
 
     # Rows to loss.
 
@@ -329,7 +329,7 @@ class Translate(WritingTask):
         long = [length for length in lengths if length > self.max_length]
         if long:
             what = f"a text of {long[0]} tokens was" if len(long) == 1 else f"{len(long)} texts were"
-            warnings.warn(f"The model reads {self.max_length} tokens at a time, so {what} cut.", stacklevel=3)
+            warnings.warn(f"The model's maximum length is {self.max_length} tokens, so {what} truncated.", stacklevel=3)
 
     def write(
         self,
@@ -428,7 +428,7 @@ class Translate(WritingTask):
 
     def _generate(self, rows: list[list[int]], chosen: dict[str, Any]) -> list[list[Generated]]:
         if not all(rows):
-            raise InputError("A text is empty: there is nothing to read.")
+            raise InputError("A text is empty; give at least one character.")
         batch = {name: value.to(self.model.device) for name, value in pad(rows, self.tokenizer.pad_id or 0).items()}
         with answering(self.model):
             return generated(self.model, batch, chosen, {self.end, self.model.padding})

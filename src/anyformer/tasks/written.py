@@ -1,4 +1,4 @@
-"""What a model wrote, with what it read, and how parts of a text become one answer."""
+"""Generated texts with their sources, and the joining of sentences to one answer."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ STOPS, PAUSES = (".", "!", "?", "…"), (",", ";", ":")
 
 @dataclass(frozen=True)
 class Written:
-    """What the model wrote, and what it read; of a text that it read in several sentences, also each of them.
+    """The generated text and its source; for a source of several sentences also the parts.
 
     With `logprobs=True`, `logprobs` has one number for each id. With `alignment=True`, `alignment` is the
-    cross-attention [tokens, source tokens] of the step that wrote each id, for
+    cross-attention [tokens, source tokens] of the step that generated each id, for
     `af.plot.alignment(answer.alignment, answer.source_tokens, answer.tokens)`.
     """
 

@@ -24,8 +24,8 @@ def pad(
 ) -> dict[str, Tensor]:
     """Pad rows of ids to tensors {input_ids, attention_mask} of one length, and the rows in `more` with 0."""
     lengths = np.array([len(row) for row in rows], dtype=np.int64)
-    places = np.arange(lengths.max(initial=0))
-    real = places < lengths[:, None] if side == "right" else places[::-1] < lengths[:, None]
+    positions = np.arange(lengths.max(initial=0))
+    real = positions < lengths[:, None] if side == "right" else positions[::-1] < lengths[:, None]
 
     def fill(values: Sequence[Sequence[int] | Ids], rest: int) -> Tensor:
         table = np.full(real.shape, rest, dtype=np.int64)

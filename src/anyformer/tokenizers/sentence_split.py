@@ -41,9 +41,9 @@ def clauses(sentence: str, most: int) -> list[str]:
 def _border(words: list[str], most: int) -> int:
     """Return the number of words in the first part of more than `most` words."""
     size = -(-len(words) // -(-len(words) // most))  # equal parts
-    places = range(max(most // SHORTEST, 1), most + 1)
-    commas = [n for n in places if words[n - 1].endswith((",", ";", ":", "—", "–"))]
-    joints = [n for n in places if words[n].lower() in CONJUNCTIONS]
+    cuts = range(max(most // SHORTEST, 1), most + 1)
+    commas = [n for n in cuts if words[n - 1].endswith((",", ";", ":", "—", "–"))]
+    joints = [n for n in cuts if words[n].lower() in CONJUNCTIONS]
     return min(commas or joints or [size], key=lambda n: abs(n - size))
 
 

@@ -115,7 +115,7 @@ def build(found: SentencePieceModel, where: str | Path) -> TokenizerParts:
     engine = tokenizers.Tokenizer(_unigram(found) if found.algorithm == UNIGRAM else _bpe(found))
     own = found.of_kind(USER_DEFINED)
     rules: dict[str, Any] = {"own": own, "prefix": found.add_prefix, "trim": found.trim}
-    engine.normalizer, front = normalisation(found.charsmap, **rules)
+    engine.normalizer, front = make_normalizer(found.charsmap, **rules)
     engine.decoder = decoders.Sequence(
         [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
         + ([decoders.Strip(" ", 1, 0)] if found.add_prefix else [])
@@ -128,7 +128,9 @@ def build(found: SentencePieceModel, where: str | Path) -> TokenizerParts:
     return TokenizerParts(engine, names, pre_tokenizer=front, config={OWN: rules}, wrapped=_wrapped(found))
 
 
-def normalisation(charsmap: bytes, own: list[str], prefix: bool, trim: bool) -> tuple[Any, PrecompiledCharsmap | None]:
+def make_normalizer(
+    charsmap: bytes, own: list[str], prefix: bool, trim: bool
+) -> tuple[Any, PrecompiledCharsmap | None]:
     """Return the engine's normalizer and the pre-tokenizer step before it.
 
     With user-defined symbols, the space prefix must be added before the engine looks for them.
@@ -146,8 +148,8 @@ def restore(
     """Restore an engine from tokenizer.json, replacing the stand-in of `_wrapped` by the exact normalizer."""
     steps = state["normalizer"]["normalizers"]
     code = next((step["precompiled_charsmap"] for step in steps if step["type"] == "Precompiled"), "")
-    normaliser, front = normalisation(base64.b64decode(code), **rules)
-    plain = {**state, "normalizer": _state(normaliser)}
+    normalizer, front = make_normalizer(base64.b64decode(code), **rules)
+    plain = {**state, "normalizer": _state(normalizer)}
     return tokenizers.Tokenizer.from_str(json.dumps(plain)), state["normalizer"], front
 
 

@@ -32,7 +32,7 @@ def narrow(model: Model, settings: TrainSettings, devices: Devices) -> None:
     """Put adapters on the model, and freeze what the settings name."""
     if settings.lora:
         if devices.sharded:
-            raise ConfigError("train.lora does not go with train.parallel fsdp; take ddp.")
+            raise ConfigError("train.lora does not support train.parallel=fsdp; use ddp.")
         add_adapters(model, settings)
     freeze(model, settings.freeze)
 

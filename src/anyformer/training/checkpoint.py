@@ -108,9 +108,7 @@ class CheckpointStore:
         except (OSError, SafetensorError) as error:
             shutil.rmtree(target.parent / f"{DRAFT}{target.name}", ignore_errors=True)
             if not self.folder.exists():
-                raise FolderError(
-                    f"{self.folder} was removed while the run was writing to it; start again with an --out that stays."
-                ) from None
+                raise FolderError(f"{self.folder} was removed during the run; start it again.") from None
             why = getattr(error, "strerror", None) or str(error)
             whole = [checkpoint.step for checkpoint in self.found("step")]
             left = f"go on from step {whole[0]} with --resume" if whole else "nothing was saved before it; begin again"
@@ -132,7 +130,7 @@ class CheckpointStore:
     def _open(self, folder: Path) -> Checkpoint:
         info = read_info(folder)
         if info.get("run") != self.run:
-            raise OtherRunError("another run wrote it")
+            raise OtherRunError("it belongs to another run")
         return Checkpoint(folder, info)
 
     def regular(self, last: int | None = None) -> list[Checkpoint]:
@@ -147,7 +145,7 @@ class CheckpointStore:
                 verify(one)
                 found.append(one)
             except CorruptCheckpointError as why:
-                damaged.append(f"{one.folder} is damaged ({why}) and left out.")
+                damaged.append(f"{one.folder} is damaged ({why}) and ignored.")
         return found, damaged
 
     def newest(self) -> tuple[Checkpoint | None, list[str]]:
@@ -159,9 +157,9 @@ class CheckpointStore:
                 verify(checkpoint)
                 return checkpoint, passed
             except OtherRunError:
-                passed.append(f"{folder} belongs to another run and is not used.")
+                passed.append(f"{folder} belongs to another run and is ignored.")
             except CorruptCheckpointError as why:
-                passed.append(f"{folder} is damaged ({why}); the one before it is used.")
+                passed.append(f"{folder} is damaged ({why}); the previous one is used.")
         return None, passed
 
     def read(self, checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> None:
@@ -224,9 +222,9 @@ def read_info(folder: Path) -> dict[str, Any]:
     except FolderError:
         raise CorruptCheckpointError(f"{STATE} cannot be read") from None
     if info.get("checksum") != zlib.crc32(text.encode()) or not info.keys() >= {*CONTENT}:
-        raise CorruptCheckpointError(f"{STATE} is not what was written")
+        raise CorruptCheckpointError(f"{STATE} has another checksum")
     if info.get("format") != FORMAT:
-        raise CorruptCheckpointError(f"its format {info.get('format')} is not this version's")
+        raise CorruptCheckpointError(f"its format is {info.get('format')}, which this version does not read")
     return info
 
 
@@ -236,9 +234,9 @@ def verify(checkpoint: Checkpoint) -> None:
         if not path.exists():
             raise CorruptCheckpointError(f"{path.name} is missing")
         if path.stat().st_size != size:
-            raise CorruptCheckpointError(f"{path.name} has {path.stat().st_size:,} bytes instead of {size:,}")
+            raise CorruptCheckpointError(f"{path.name} has {path.stat().st_size:,} bytes; expected {size:,}")
         if crc32(path) != checksum:
-            raise CorruptCheckpointError(f"{path.name} is not what was written")
+            raise CorruptCheckpointError(f"{path.name} has another checksum")
 
 
 def crc32(path: Path) -> int:

@@ -33,7 +33,7 @@ from anyformer.training.card import command_of, write_card
 from anyformer.training.datafiles import check_files, loose_files
 from anyformer.training.display import Display
 from anyformer.training.distributed import Devices, open_devices
-from anyformer.training.dotted_keys import Sections, expand_keys, flatten, resolve, show
+from anyformer.training.dotted_keys import Sections, expand_keys, flatten, resolve, show, upgrade_resumed
 from anyformer.training.energy import EnergyMeter
 from anyformer.training.facts import Start, facts
 from anyformer.training.report import MetricsFile, summary, write_report
@@ -44,7 +44,9 @@ from anyformer.training.run_folder import (
     hold_folder,
     is_first,
     remove_run_folder,
+    saved_recipe,
     saved_schedule,
+    saved_settings,
     start_run_folder,
 )
 from anyformer.training.seeds import seed_everything
@@ -144,13 +146,13 @@ class Trained:
 
 def plan(order: TrainRequest) -> TrainPlan:
     """Read the data, and settle every setting: the user's, else the recipe's, else the task's, else the usual."""
+    if order.resume:
+        order = replace(order, recipe=saved_recipe(order.out, order.recipe))
     kind, source = find(order.task), find_source(order.recipe)
     check_paths("data", order.data)
     if order.valid is not None:
         check_paths("valid", order.valid)
     sections: Sections = {"task": kind.options_class(), "data": DataSettings(), "tokenizer": TokenizerSettings()}
-    # A run that goes on has the pace that it had: steps and rows that differ now would suggest another.
-    given = {**(saved_schedule(order.out) if order.resume else {}), **order.given}
     known = load_meta_for(source, kind.fits) if is_folder(source) else None
     suits: dict[str, Any] = {}  # what the recipe says of training
     if known is None:
@@ -160,6 +162,11 @@ def plan(order: TrainRequest) -> TrainPlan:
     else:
         sections = {"model": known.config, **sections}
     blank: Sections = {**sections, "train": TrainSettings()}
+    given = dict(order.given)
+    if order.resume:
+        order = replace(order, given=upgrade_resumed(blank, given, saved_settings(order.out)))
+        # The run keeps its schedule: steps and rows that differ now would suggest another.
+        given = {**saved_schedule(order.out), **order.given}
     usual = resolve(blank, {**suits, **given})
     if known is not None:
         with_config(known, usual["model"])  # an error is one before the data is read
@@ -200,9 +207,7 @@ def check_tokenizer_settings(recipe: str, folder: bool, kind: type[Task], chosen
     tokenizer, usual = chosen["tokenizer"].to_json(), TokenizerSettings().to_json()
     changed = [name for name in ("kind", "vocab_size") if tokenizer[name] != usual[name]]
     if folder and changed:
-        raise ConfigError(
-            f"{recipe} brings its own tokenizer: leave tokenizer.{changed[0]} out, or give tokenizer.path."
-        )
+        raise ConfigError(f"{recipe} has its own tokenizer: leave tokenizer.{changed[0]} out, or set tokenizer.path.")
     follows = {"vocab_size": "the tokenizer (tokenizer.vocab_size)", "n_labels": "the labels in the data"}
     for name, source in follows.items() if issubclass(kind, TextTask) else ():
         if name in before["model"].field_names() and getattr(chosen["model"], name) != getattr(before["model"], name):
@@ -294,9 +299,7 @@ def train_job(job: Job, chosen: TrainPlan, devices: Devices) -> Trained:
         state = engine.run(order.resume)
     except OSError as error:
         if not out.exists():
-            raise FolderError(
-                f"{out} was removed while the run was writing to it; start again with an --out that stays."
-            ) from None
+            raise FolderError(f"{out} was removed during the run; start it again.") from None
         if error.errno not in FULL:
             raise
         raise FolderError(f"{out} cannot be written ({error.strerror}).{engine.resume_hint()}") from None

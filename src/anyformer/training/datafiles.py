@@ -88,16 +88,15 @@ def check_files(folder: Path, files: Sequence[Path], unlisted: int = 0) -> None:
     pairs = list(zip(before, now, strict=False))
     changed = [new.path for old, new in pairs if old.digest != new.digest]
     if changed or not len(files) - unlisted <= len(before) <= len(files):
-        what = _listed(changed) if changed else f"{len(now):,} files instead of {len(before):,}"
+        what = _listed(changed) if changed else f"{len(now):,} files; there were {len(before):,}"
         raise ConfigError(
-            f"The data of the run in {folder} has changed since it was begun: {what}. Put the old content back, or"
-            " begin another run in another folder."
+            f"The data of the run in {folder} has changed since the run began: {what}. Restore the old content, or"
+            " start another run with another --out."
         )
     touched = [new.path for old, new in pairs if old.mtime != new.mtime]
     if touched:
         warnings.warn(
-            f"Files of the data were written again since the run in {folder} was begun, with the same content:"
-            f" {_listed(touched)}.",
+            f"Data files were rewritten with the same content since the run in {folder} began: {_listed(touched)}.",
             stacklevel=3,
         )
 
@@ -134,7 +133,5 @@ def _read(path: Path) -> tuple[list[Content], dict[str, Content]]:
             entries.append(Content(found, int(size), int(mtime), int(ctime), int(inode), str(json.loads(name))))
         latest = int(when) - RECENT
     except (OSError, ValueError):
-        raise FolderError(
-            f"{path} is damaged, so nothing tells whether the data has changed; begin another run."
-        ) from None
+        raise FolderError(f"{path} is damaged, so changes of the data cannot be detected; start another run.") from None
     return entries, {one.path: one for one in entries if max(one.mtime, one.ctime) < latest}

@@ -1,4 +1,4 @@
-"""What the user sees while a model trains: one live line in a terminal, plain lines elsewhere."""
+"""Progress of training: one live line in a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from anyformer.training.callbacks import Callback, Progress
 from anyformer.training.throughput import flops_per_token, peak_flops, peak_memory
 from anyformer.training.work import Metrics
 
-LINES, SECONDS = 20, 10.0  # a plain line for each twentieth of the run, and at least so often
+LINES, SECONDS = 20, 10.0  # lines in total, and the maximum interval between them
 
 
 class Display(Callback):
@@ -42,7 +42,7 @@ class Display(Callback):
         self.live.start()
 
     def on_step_end(self, progress: Progress) -> None:
-        """The first plain line waits for what there is to say, the speed too; where steps are slow, not for that."""
+        """The first plain line is printed when the speed is known, or after SECONDS."""
         if self.live is not None:
             self.live.update(self.task, completed=progress.step, note=self.line(progress))
             return
@@ -56,7 +56,7 @@ class Display(Callback):
             self._say(f"step {progress.step:,}/{progress.steps:,}  {self.line(progress)}")
 
     def line(self, progress: Progress) -> str:
-        """loss 2.345  valid bleu 31.2  28,000 tokens/s  MFU 41%  12.3 GB  padding 3.1%  waiting 0.2%  4 min left"""
+        """loss 2.345  valid bleu 31.2  28,000 tokens/s  MFU 41%  12.3 GB  padding 3.1%  data wait 0.2%  4 min left"""
         if progress.metrics is None:
             return ""
         speed, left = progress.tokens_per_second, progress.seconds_left
@@ -67,13 +67,13 @@ class Display(Callback):
             parts += [f"{speed:,.0f} {progress.unit}/s"]
             parts += [f"MFU {self.use * speed:.0%}"] if self.use is not None and progress.unit == "tokens" else []
         parts += [f"{peak_memory(self.device) / 1e9:.1f} GB", f"padding {progress.padding:.1%}"]
-        parts += [f"waiting {progress.waiting:.1%}"]
+        parts += [f"data wait {progress.waiting:.1%}"]
         return "  ".join([*parts, *([] if left is None else [f"{duration(left)} left"])])
 
     def on_evaluate(self, progress: Progress, metrics: Metrics) -> None:
         if metrics:
-            figures = "  ".join(f"{name} {show(value)}" for name, value in metrics.items())
-            self._say(f"step {progress.step:,}  evaluated: {figures}")
+            values = "  ".join(f"{name} {show(value)}" for name, value in metrics.items())
+            self._say(f"step {progress.step:,}  evaluated: {values}")
 
     def on_save(self, progress: Progress, path: Path) -> None:
         if self.live is None:

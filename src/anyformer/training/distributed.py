@@ -58,7 +58,7 @@ class Devices:
         if self.sharded:
             single = next((name for name, value in model.named_parameters() if not value.dim()), None)
             if single is not None:
-                raise ConfigError(f"{single} is a single number, which cannot be sharded; use train.parallel=ddp.")
+                raise ConfigError(f"{single} is a scalar, which fsdp cannot shard; use train.parallel=ddp.")
             # Its hooks do not see in-place changes of what the model gives; no loss makes any.
             warnings.filterwarnings("ignore", message="FSDP2-wrapped module")
             blocks = [module for module in model.modules() if isinstance(module, Block)]
@@ -188,7 +188,7 @@ def choose_device(name: str, local_rank: int | None = None) -> torch.device:
         raise ConfigError(f'There is no device "{name}"; train.device takes auto, cpu, cuda or cuda:1.') from None
     if chosen.type == "cuda":
         if not torch.cuda.is_available():
-            raise ConfigError("There is no GPU here that PyTorch can use; leave train.device out, or say cpu.")
+            raise ConfigError("PyTorch finds no GPU; leave train.device out, or set it to cpu.")
         chosen = torch.device("cuda", local_rank if local_rank is not None else chosen.index or 0)
         torch.cuda.set_device(chosen)
     return chosen

@@ -17,7 +17,7 @@ from typing import Any
 from anyformer.config import Settings, parse, plain
 from anyformer.errors import ConfigError, nearest
 from anyformer.jsonfile import parse_json
-from anyformer.upgrades import fields_of
+from anyformer.upgrades import fields_of, renamed, upgrade_value
 
 Sections = dict[str, Settings]
 
@@ -38,19 +38,55 @@ def _walk(prefix: str, settings: Settings) -> Iterator[tuple[str, Any]]:
 
 def upgrade_keys(sections: Mapping[str, Settings], saved: Mapping[str, Any]) -> dict[str, Any]:
     """Saved keys and values under today's names (upgrades.py)."""
-    names = {old: new for name, settings in sections.items() for old, new in _walk_old(name, name, settings)}
-    return {names.get(key, key): value for key, value in saved.items()}
+    names, owners = _old_keys(sections), _owners(sections)
+    upgraded = {names.get(key, key): value for key, value in saved.items()}
+    return {key: _upgrade_value(owners, key, value) for key, value in upgraded.items()}
 
 
-def _walk_old(old: str, new: str, settings: Settings) -> Iterator[tuple[str, str]]:
+def upgrade_resumed(
+    sections: Mapping[str, Settings], given: Mapping[str, Any], saved: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What the user gives to continue a run, under today's names: of old names and values, those that the run saved."""
+    known, names, owners = flatten(sections), _old_keys(sections), _owners(sections)
+    upgraded = {}
+    for key, value in _unnest(given, known):
+        old = [one for one in names if key in (one, one.partition(".")[2]) and one in saved]
+        today = names[old[0]] if len(old) == 1 else key
+        whole = next((one for one in known if today in (one, one.partition(".")[2])), today)
+        same = value == saved.get(old[0] if old else whole)
+        upgraded[today] = _upgrade_value(owners, whole, value) if same else value
+    return upgraded
+
+
+def _old_keys(sections: Mapping[str, Settings]) -> dict[str, str]:
+    """Old key -> today's key, of the keys that were renamed."""
+    return {old: new for old, new, _ in _fields(sections) if old != new}
+
+
+def _owners(sections: Mapping[str, Settings]) -> dict[str, type[Settings]]:
+    """Key -> the class of settings that has its field."""
+    return {key: owner for _, key, owner in _fields(sections)}
+
+
+def _fields(sections: Mapping[str, Settings]) -> Iterator[tuple[str, str, type[Settings]]]:
+    """The old key, today's key and the class of every field."""
+    for name, settings in sections.items():
+        yield from _walk_fields(name, name, settings)
+
+
+def _walk_fields(old: str, new: str, settings: Settings) -> Iterator[tuple[str, str, type[Settings]]]:
     before = {today: past for past, today in fields_of(type(settings)).items()}
     for name in settings.field_names():
         value = getattr(settings, name)
         keys = f"{old}.{before.get(name, name)}", f"{new}.{name}"
         if isinstance(value, Settings):
-            yield from _walk_old(*keys, value)
+            yield from _walk_fields(*keys, value)
         else:
-            yield keys
+            yield *keys, type(settings)
+
+
+def _upgrade_value(owners: Mapping[str, type[Settings]], key: str, value: Any) -> Any:
+    return upgrade_value(owners[key], key.rpartition(".")[2], value) if key in owners else value
 
 
 def resolve(sections: Mapping[str, Settings], given: Mapping[str, Any]) -> Sections:
@@ -66,8 +102,8 @@ def resolve(sections: Mapping[str, Settings], given: Mapping[str, Any]) -> Secti
 
 def expand_keys(sections: Mapping[str, Settings], given: Mapping[str, Any]) -> dict[str, Any]:
     """What was given, by whole keys."""
-    known = flatten(sections)
-    return {_full(key, known): value for key, value in _unnest(given, known)}
+    known, old = flatten(sections), _old_keys(sections)
+    return {_full(key, known, old): value for key, value in _unnest(given, known)}
 
 
 def _unnest(given: Mapping[str, Any], known: Collection[str], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -79,7 +115,7 @@ def _unnest(given: Mapping[str, Any], known: Collection[str], prefix: str = "") 
             yield f"{prefix}{key}", value
 
 
-def _full(key: str, known: Collection[str]) -> str:
+def _full(key: str, known: Collection[str], old: Mapping[str, str]) -> str:
     """The whole key; one without its section is enough where only one section has it.  n_layers -> model.n_layers"""
     if key in known:
         return key
@@ -87,7 +123,10 @@ def _full(key: str, known: Collection[str]) -> str:
     if len(ends) == 1:
         return ends[0]
     if len(ends) > 1:
-        raise ConfigError(f'"{key}" may mean {" or ".join(ends)}; give the whole key.')
+        raise ConfigError(f'"{key}" is ambiguous: {" or ".join(ends)}. Give the full key.')
+    today = " or ".join(new for was, new in old.items() if key in (was, was.partition(".")[2]))
+    if today:
+        raise ConfigError(f'There is no setting "{key}".{renamed(key, today)}')
     alone = len({whole.partition(".")[0] for whole in known}) < 2
     see = f"There are: {', '.join(known) or 'none'}." if alone else "See all of them with --dry-run."
     raise ConfigError(f'There is no setting "{key}".{nearest(key, known)} {see}')
@@ -111,14 +150,14 @@ def _read(settings: Settings, name: str, value: Any, key: str) -> Any:
     try:
         return parse(value, settings.field_type(name)) if isinstance(value, str) else settings.coerce(name, value)
     except ValueError as error:
-        raise ConfigError(f"{key} is {value!r}; it takes {error}.") from None
+        raise ConfigError(f"{key} is {value!r}; it takes {error}.{settings.renamed_value(name, value)}") from None
 
 
 def task_options(kind: type[Settings], given: Mapping[str, str]) -> dict[str, Any]:
     """What was given of a task's own settings, by their names.  {"task.lowercase": "true"} -> {"lowercase": True}"""
     usual = {"task": kind()}
     chosen = resolve(usual, given)["task"]
-    named = [_full(key, flatten(usual)).split(".")[1] for key in given]
+    named = [key.split(".")[1] for key in expand_keys(usual, given)]
     return {name: getattr(chosen, name) for name in named}
 
 
@@ -128,7 +167,7 @@ def parse_assignments(texts: Sequence[str]) -> dict[str, str]:
     for text in texts:
         key, sign, value = text.partition("=")
         if not sign or not key.strip():
-            raise ConfigError(f'"{text}" is no setting; write --set KEY=VALUE, such as --set train.lr=3e-4.')
+            raise ConfigError(f'"{text}" is not a setting; write --set KEY=VALUE, such as --set train.lr=3e-4.')
         pairs[key.strip()] = value.strip()
     return pairs
 
@@ -143,7 +182,7 @@ def read_config(path: str | PathLike[str]) -> dict[str, Any]:
         raise ConfigError(f"The settings in {path} cannot be read: {why}.") from None
     data = parse_json(text, str(path), error=ConfigError) if path.suffix == ".json" else _yaml(path, text)
     if not isinstance(data, dict):
-        raise ConfigError(f"{path} must hold settings, such as train.steps: 1000.")
+        raise ConfigError(f"{path} must contain settings, such as train.steps: 1000.")
     return {str(key): value for key, value in data.items()}
 
 
@@ -151,7 +190,7 @@ def _yaml(path: Path, text: str) -> Any:
     import yaml
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc]  # yaml has no types
-        """YAML 1.1 takes 1e-12 for a string, JSON writes a number so: what --dry-run prints must be read as it was."""
+        """YAML 1.1 reads 1e-12 as a string, but --dry-run prints floats in that form."""
 
     Loader.add_implicit_resolver(
         "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), "-+0123456789"

@@ -1,5 +1,5 @@
-"""What a run took out of the socket, and what that meant: measured by codecarbon where it is installed, else by the
-card's own counter where that can be read, and the rest estimated from the time, and said to be."""
+"""Energy of a run and its CO2 emissions: measured by codecarbon if it is installed, else by the GPU's counter if it can
+be read; the rest is estimated from the time, and labeled as an estimate."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-CARBON = 0.48  # kg of CO2 for a kWh: the world's mean in 2023 (Ember, Global Electricity Review 2024)
+CARBON = 0.48  # kg of CO2 for a kWh: the global average in 2023 (Ember, Global Electricity Review 2024)
 POUND = 0.45359237  # kg
 
-# The lectures' yardsticks (Strubell et al. 2019, table 1), in pounds of CO2. The search is many trainings, not one.
+# Emissions for comparison (Strubell et al. 2019, table 1), in pounds of CO2. The search consists of many trainings.
 YARDSTICKS = {
     "a flight New York–San Francisco and back": 1_984,
     "a human year": 11_023,
@@ -24,7 +24,7 @@ YARDSTICKS = {
     "an architecture search for a Transformer of 213M": 626_155,
 }
 
-CORE = 10.0  # watts of a busy CPU core with its share of the memory: an assumption
+CORE = 10.0  # assumed watts of a busy CPU core and its part of the memory
 GPUS = {
     "B200": 1000,
     "H200": 700,
@@ -36,12 +36,12 @@ GPUS = {
     "3090": 350,
     "T4": 70,
 }
-GPU = 300.0  # where the name says nothing
+GPU = 300.0  # watts of an unknown GPU
 GUESSES = ("constant", "cpu_load")  # codecarbon's modes for a processor without counters
 
 
 class EnergyMeter:
-    """Counts from when it is made. `how` says where the figure comes from."""
+    """Counts from its creation. `how` describes the source of the number."""
 
     def __init__(self, device: torch.device) -> None:
         self.started = time.perf_counter()
@@ -51,9 +51,9 @@ class EnergyMeter:
         if self.tracker is not None:
             self.how = named(self.tracker)
         elif self.counter is not None:
-            self.how = f"measured by the card's counter, which counts every program on it; an estimate for {assumed}"
+            self.how = f"measured by the GPU's counter for all programs on it; estimated for {assumed}"
         else:
-            self.how = f"an estimate: {assumed}"
+            self.how = f"estimated: {assumed}"
 
     def read(self) -> float:
         """kWh so far."""
@@ -71,9 +71,8 @@ class EnergyMeter:
 
 
 class NvmlEnergyCounter:
-    """What a card has drawn since this was made, by NVIDIA's management library, if `pynvml` is there to ask it. A card
-    that others use too draws for them as well, and nothing says whose share is whose; but an estimate would charge the
-    whole card at its limit, busy or not."""
+    """Energy of a GPU since the creation of the counter, read with NVIDIA's management library if `pynvml` is
+    installed. It includes other programs on the GPU; an estimate would charge the power limit, busy or not."""
 
     def __init__(self, nvml: Any, card: Any) -> None:
         self.nvml, self.card = nvml, card
@@ -108,7 +107,7 @@ def _uuid(device: torch.device) -> str:
 
 
 def _tracker() -> Any:
-    """codecarbon's, without the network: where in the world it stands is not asked for."""
+    """codecarbon's offline tracker, if it is installed."""
     try:
         codecarbon = importlib.import_module("codecarbon")
     except ImportError:
@@ -124,13 +123,13 @@ def _tracker() -> Any:
 
 
 def named(tracker: Any) -> str:
-    """codecarbon reads counters where the machine has them, and else guesses from the load of a known processor."""
+    """How codecarbon measures: with hardware counters, or from the processor's load."""
     guessed = any(getattr(part, "_mode", None) in GUESSES for part in getattr(tracker, "_hardware", ()))
     return "codecarbon's estimate from the processor's load" if guessed else "measured by codecarbon"
 
 
 def assumed_watts(device: torch.device) -> tuple[float, str]:
-    """Watts, and the assumption in words."""
+    """Assumed watts, and their description."""
     cores = torch.get_num_threads()
     words = f"{cores} CPU core{'s' if cores > 1 else ''} at {CORE:.0f} W"
     if device.type != "cuda":
@@ -141,11 +140,11 @@ def assumed_watts(device: torch.device) -> tuple[float, str]:
 
 
 def describe(kwh: float, how: str) -> list[str]:
-    """0.0040 kWh, about 0.0019 kg of CO2 (…), with the yardsticks."""
+    """0.0040 kWh, about 0.0019 kg of CO2 (…), with comparisons."""
     kg = kwh * CARBON
     shares = [f"{_share(kg / (n * POUND))} of the CO2 of {name} ({n:,} lb)" for name, n in YARDSTICKS.items()]
     return [
-        f"{kwh:.3g} kWh ({how}), about {kg:.3g} kg of CO2 at the world's mean of {CARBON} kg for a kWh",
+        f"{kwh:.3g} kWh ({how}), about {kg:.3g} kg of CO2 at the global average of {CARBON} kg/kWh",
         *shares,
     ]
 
@@ -154,4 +153,4 @@ def _share(share: float) -> str:
     """0.18 -> 18%;  1.1e-06 -> 1/909,000"""
     if share >= 0.01:
         return f"{share:,.0%}"
-    return f"1/{float(f'{1 / share:.3g}'):,.0f}" if share > 0 else "nothing"
+    return f"1/{float(f'{1 / share:.3g}'):,.0f}" if share > 0 else "0"

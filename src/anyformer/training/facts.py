@@ -1,5 +1,4 @@
-"""What a run found out before its first step, in words: which column is what, the classes, how rows were split, the
-model, what is trained of it, the device."""
+"""What is printed before the first step: columns, classes, split, model, trained parameters, device."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from anyformer.training.step import choose_precision
 
 @dataclass(frozen=True)
 class Start:
-    """Where the weights and the tokenizer come from, in words."""
+    """Descriptions of the origin of the weights and of the tokenizer."""
 
     weights: str
     tokenizer: str
@@ -46,7 +45,7 @@ def facts(job: Job, split: Split, start: Start, settings: TrainSettings, devices
 
 
 def long_rows(job: Job) -> str:
-    """How many rows fill the length at which texts are cut."""
+    """The number of rows that reach the maximum length."""
     task = job.task
     if not isinstance(task, TextTask) or task.windows or not task.cached:
         return ""
@@ -57,7 +56,7 @@ def long_rows(job: Job) -> str:
 
 def counts(split: Split) -> str:
     if split.valid is None:
-        return f"{len(split.train):,} for training, none for validation: no evaluation (--valid takes rows for it)"
+        return f"{len(split.train):,} for training, none for validation, so nothing is evaluated (give --valid)"
     held = f"held out, {split.how}" if split.whole is not None else split.how
     return f"{len(split.train):,} for training, {len(split.valid):,} for validation ({held})"
 
@@ -66,29 +65,29 @@ def warnings(split: Split) -> list[str]:
     if split.valid is None and split.how:
         return [
             f"Warning: data.validation_split holds out no row ({split.how}), so nothing is evaluated and the last"
-            " weights are kept. Raise it, give --valid, or set it to 0."
+            " weights are saved. Raise it, give --valid, or set it to 0."
         ]
     if not split.few:
         return []
     return [
-        f"Warning: fewer than {SMALL} rows are held out, and the best weights are chosen by them; a score on so few is"
-        " rough. Give --valid, or more rows."
+        f"Warning: the best weights are chosen by fewer than {SMALL} rows, so their score is unreliable. Give --valid,"
+        " or more rows."
     ]
 
 
 def new_parts(model: Model) -> str:
-    """The parts of a fine-tuned model that did not come with it."""
+    """The newly initialized parts of a fine-tuned model."""
     parts = dict.fromkeys(name.partition(".")[0] for name in model.origin.new)
     return f"; new: {listing(list(parts))}" if parts else ""
 
 
 def trained(model: nn.Module, settings: TrainSettings) -> str:
-    """How many parameters there are, and what is frozen."""
+    """The number of trained parameters, and which are frozen."""
     sizes = {id(one): (one.numel(), one.requires_grad) for one in model.parameters()}
     total, free = sum(n for n, _ in sizes.values()), sum(n for n, learns in sizes.values() if learns)
     if settings.lora:
         adapters = f"LoRA adapters of rank {settings.lora} and new heads"
-        return f"{free:,} of {total:,} are trained ({adapters}); the others are frozen"
+        return f"{free:,} of {total:,} trained ({adapters}); the others are frozen"
     if settings.freeze:
-        return f"{free:,} of {total:,} are trained; frozen: {', '.join(settings.freeze)}"
-    return f"{total:,}, all trained" if free == total else f"{free:,} of {total:,} are trained"
+        return f"{free:,} of {total:,} trained; frozen: {', '.join(settings.freeze)}"
+    return f"{total:,}, all trained" if free == total else f"{free:,} of {total:,} trained"

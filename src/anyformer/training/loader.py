@@ -72,7 +72,7 @@ class BatchLoader:
             self._epochs = {n: kept for n, kept in self._epochs.items() if n >= number - 1}
             self._epochs[number] = self.work.batches(number)
             if len(self._epochs[number]) == 0:
-                raise InputError("There are no rows to train on.")
+                raise InputError("There are no rows for training.")
         return self._epochs[number]
 
     def next_position(self, place: DataPosition) -> DataPosition:
@@ -105,8 +105,8 @@ class BatchLoader:
     def _make(self, place: DataPosition, rows: Sequence[int]) -> DeviceBatch:
         rank, ranks = self.devices.rank, self.devices.world_size
         mine = rows[rank::ranks]
-        chance = generator(self.seed, *place, rank)
-        batch = dict(self.work.collate(mine if len(mine) else rows[:1], chance))
+        rng = generator(self.seed, *place, rank)
+        batch = dict(self.work.collate(mine if len(mine) else rows[:1], rng))
         if self.work.contrastive and not len(mine):
             batch[REPEATED] = torch.ones(1)
         if self.work.streams:
@@ -116,13 +116,13 @@ class BatchLoader:
         tokens, slots = count_tokens(batch) if len(mine) else (0, 0)
         return DeviceBatch(rows, batch, len(mine) > 0, tokens, slots)
 
-    def _move(self, place: DataPosition, fed: DeviceBatch) -> DeviceBatch:
+    def _move(self, place: DataPosition, batch: DeviceBatch) -> DeviceBatch:
         device = self.devices.device
-        batch = {
-            name: remember_host_copy(value.to(device, non_blocking=True), value) for name, value in fed.batch.items()
+        moved = {
+            name: remember_host_copy(value.to(device, non_blocking=True), value) for name, value in batch.batch.items()
         }
-        chance = generator(self.seed, *place, self.devices.rank, 1, device=device)
-        return DeviceBatch(fed.rows, self.work.ready(batch, chance), fed.counts, fed.tokens, fed.slots)
+        rng = generator(self.seed, *place, self.devices.rank, 1, device=device)
+        return DeviceBatch(batch.rows, self.work.ready(moved, rng), batch.counts, batch.tokens, batch.slots)
 
     def wait_idle(self) -> None:
         """Wait until nothing is being made: what another thread asks of a GPU would disturb a recording."""

@@ -30,6 +30,7 @@ from anyformer.training.dotted_keys import flatten, upgrade_keys
 from anyformer.training.report import METRICS, REPORT
 from anyformer.training.settings import FREE, TrainSettings
 from anyformer.training.tensorboard import FOLDER as TENSORBOARD
+from anyformer.upgrades import upgrade_recipe
 from anyformer.version import __version__
 
 RECORD, START, LOCK = "train.json", "start", ".lock"
@@ -41,10 +42,10 @@ PACKAGES = ("torch", "numpy", "tokenizers", "safetensors")
 def check_folder(folder: Path, resume: bool) -> bool:
     """Whether `folder` has a run to continue; refuse, before any work, one that holds something else."""
     if folder.exists() and not folder.is_dir():
-        raise FolderError(f"{folder} is a file; --out takes a folder.")
+        raise FolderError(f"{folder} is a file; --out must be a folder.")
     begun = (folder / RECORD).exists()
     if begun and not resume:
-        raise FolderError(f"{folder} holds a run already: add --resume to go on with it, or choose another --out.")
+        raise FolderError(f"{folder} already has a run: add --resume to continue it, or choose another --out.")
     if folder.is_dir() and not begun and {path.name for path in folder.iterdir()} - {LOCK, DRAFT, FILES}:
         raise FolderError(f"{folder} is not empty; choose another --out, or empty it.")
     parent = next(path for path in (folder, *folder.absolute().parents) if path.exists())
@@ -161,10 +162,21 @@ def versions() -> dict[str, str]:
     return found
 
 
+def saved_settings(folder: Path) -> dict[str, Any]:
+    """Every setting that a run was begun with, as it was saved: under the names and values of that time."""
+    return dict(_record(folder).get("settings", {}))
+
+
+def saved_recipe(folder: Path, name: str) -> str:
+    """Today's name of the recipe of a run that is continued. An old name is accepted only if the run began with it."""
+    command = str(_record(folder).get("command", ""))
+    return upgrade_recipe(name) if name in re.findall(r"[\w.-]+", command) else name
+
+
 def saved_schedule(folder: Path) -> dict[str, Any]:
     """The train.* settings that a run was begun with."""
     train = {"train": TrainSettings()}
-    saved = upgrade_keys(train, _record(folder).get("settings", {}))
+    saved = upgrade_keys(train, saved_settings(folder))
     return {key: value for key, value in saved.items() if key in flatten(train)}
 
 
@@ -181,11 +193,11 @@ def check_same(folder: Path, sections: Mapping[str, Settings], data: Mapping[str
     if changed:
         key = changed[0]
         raise ConfigError(
-            f"The run in {folder} was begun with {key}={was.get(key)!r}, and now it is {now.get(key)!r}; a run goes on"
-            " with the settings that it has: give the same ones, or begin another in another folder."
+            f"The run in {folder} began with {key}={was.get(key)!r}, but now it is {now.get(key)!r}. Give the same"
+            " value, or start another run with another --out."
         )
     if record.get("data") != json.loads(json.dumps(dict(data))):
-        raise ConfigError(f"The data of the run in {folder} has changed since it was begun; begin another one.")
+        raise ConfigError(f"The data of the run in {folder} has changed since it began; start another run.")
 
 
 def _compare_versions(folder: Path, was: Mapping[str, str]) -> None:
@@ -194,7 +206,7 @@ def _compare_versions(folder: Path, was: Mapping[str, str]) -> None:
     if changed and is_first():
         before, today = (", ".join(f"{name} {found[name]}" for name in changed) for found in (was, now))
         warnings.warn(
-            f"The run in {folder} was begun with {before} and goes on with {today}, so its numbers may differ from"
-            " those of a run that was never cut off.",
+            f"The run in {folder} began with {before} and continues with {today}, so its results may differ from"
+            " those of an uninterrupted run.",
             stacklevel=3,
         )

@@ -1,4 +1,4 @@
-"""How a run goes: every `train.*` key."""
+"""The settings of training: train.*."""
 
 from __future__ import annotations
 
@@ -13,47 +13,45 @@ Precision = Literal["auto", "float32", "bf16", "fp16"]
 
 @dataclass(frozen=True, kw_only=True)
 class TrainSettings(Settings):
-    steps: int = 10_000  # of the optimizer
-    max_minutes: float = 0.0  # of training, at whose end the schedule and the run end too; 0: no limit
-    batch_size: int = 32  # rows read at once, on all devices together
-    batch_tokens: int | None = None  # instead of so many rows, as many as fit into so many tokens, padding counted
-    gradient_accumulation: int = 1  # batches whose gradients make one step
-    lr: float = 5e-4  # at the end of the warm-up
+    steps: int = 10_000  # optimizer steps
+    max_minutes: float = 0.0  # time limit in minutes, at which the schedule ends too; 0: none
+    batch_size: int = 32  # rows per batch, over all devices
+    batch_tokens: int | None = None  # tokens per batch, padding included, instead of a number of rows
+    gradient_accumulation: int = 1  # batches per optimizer step
+    lr: float = 5e-4  # learning rate after warmup
     schedule: Literal["inverse_sqrt", "cosine", "linear", "constant"] = "cosine"
-    warmup_steps: int = 0  # steps of a straight line up to lr
-    min_lr: float = 0.0  # where cosine and linear end
+    warmup_steps: int = 0  # steps of linear warmup
+    min_lr: float = 0.0  # learning rate at the end of cosine and linear schedules
     # "adam": as the Transformer paper sets it; "muon": matrices by their orthogonalized momentum, all else as "adamw".
     optimizer: Literal["adamw", "adam", "muon"] = "adamw"
-    betas: tuple[float, ...] | None = None  # None: 0.9 and 0.95; the paper's Adam 0.9 and 0.98
-    eps: float | None = None  # None: 1e-8; the paper's Adam 1e-9
-    weight_decay: float = 0.0  # of matrices; never of norms, biases and embeddings
-    max_grad_norm: float = 1.0  # the largest norm of all gradients together; 0: none
-    label_smoothing: float = 0.0  # the share of a label's weight that goes to all classes alike
-    layer_decay: float = 1.0  # each layer further from the answer learns at this share of the rate above it
-    freeze: tuple[str, ...] = ()  # globs of parameters that stay as they are: encoder.blocks.0.*
-    lora: int = 0  # rank of low-rank adapters that learn instead of the weights; 0: none
-    lora_alpha: float | None = None  # their scale is this over the rank; None: 2, whatever the rank
-    lora_targets: tuple[str, ...] = ("*.blocks.*",)  # globs of the matrices that have one
+    betas: tuple[float, ...] | None = None  # None: 0.9 and 0.95; for "adam" 0.9 and 0.98
+    eps: float | None = None  # None: 1e-8; for "adam" 1e-9
+    weight_decay: float = 0.0  # of matrices only, not of norms, biases and embeddings
+    max_grad_norm: float = 1.0  # maximum norm of the gradient; 0: no clipping
+    label_smoothing: float = 0.0  # fraction of the target probability spread over all classes
+    layer_decay: float = 1.0  # factor of the learning rate for each layer further from the output
+    freeze: tuple[str, ...] = ()  # globs of frozen parameters: encoder.blocks.0.*
+    lora: int = 0  # rank of LoRA adapters, trained instead of the weights; 0: none
+    lora_alpha: float | None = None  # LoRA scale is this over the rank; None: 2, for any rank
+    lora_targets: tuple[str, ...] = ("*.blocks.*",)  # globs of the matrices with adapters
     ema_decay: float = (
-        0.0  # decay of a moving average of the weights, which is then what is evaluated and kept; 0: none
+        0.0  # decay of an exponential moving average of the weights, which is evaluated and saved; 0: none
     )
-    average_checkpoints: int = 0  # the model is the mean of the last so many checkpoints; 0: none
-    precision: Precision = "auto"  # "auto": bf16 on a GPU that has it, float32 elsewhere
+    average_checkpoints: int = 0  # number of last checkpoints whose weights are averaged at the end; 0: none
+    precision: Precision = "auto"  # "auto": bf16 on a GPU that supports it, float32 elsewhere
     compile: bool = False
-    # On a GPU, record the whole step once and replay it. "auto": for tasks whose batches are all of one shape, and for
-    # small models of texts, filled up to few shapes, where nothing stands against it; true: for large ones too.
+    # Capture the whole step as a CUDA graph. "auto": for tasks with batches of one shape, and for small text models,
+    # whose batches are padded to few shapes, if possible; true: for large models too.
     cuda_graphs: bool | Literal["auto"] = "auto"
-    gradient_checkpointing: bool = (
-        False  # compute a block's inner values again in the backward pass instead of keeping them
-    )
-    parallel: Literal["ddp", "fsdp"] = "ddp"  # on many devices: a whole model on each, or a share of it
+    gradient_checkpointing: bool = False  # recompute activations in the backward pass instead of storing them
+    parallel: Literal["ddp", "fsdp"] = "ddp"  # multi-GPU strategy: replicate the model ("ddp") or shard it ("fsdp")
     device: str = "auto"
     seed: int = 0
     eval_every: int = 500  # steps; 0: at the end only
     save_every: int = 500  # steps; 0: at the end only
     log_every: int = 10
-    keep_checkpoints: int = 2  # checkpoints; the last one may be damaged, so two
-    patience: int = 0  # evaluations without a better result before the run stops; 0: it goes on
+    keep_checkpoints: int = 2  # number of checkpoints that are kept; two, since the last one may be damaged
+    patience: int = 0  # evaluations without improvement before the run stops; 0: no early stopping
     divergence_factor: float = 10.0  # stop if the loss exceeds this multiple of the first; 0: only if it is NaN
 
     def check(self) -> None:
@@ -74,14 +72,17 @@ class TrainSettings(Settings):
         self.require(pair, f"betas are {self.betas}; they must be two numbers from 0 to below 1.")
         if self.optimizer == "muon":
             others = 'or optimizer "adamw".'
-            self.require(self.parallel == "ddp", f"muon wants whole matrices; take parallel ddp, {others}")
-            self.require(self.precision != "fp16", f"muon does not go with precision fp16; take bf16, {others}")
+            self.require(self.parallel == "ddp", f"optimizer=muon needs unsharded matrices; use parallel=ddp, {others}")
+            self.require(
+                self.precision != "fp16", f"optimizer=muon does not support precision=fp16; use bf16, {others}"
+            )
         self.require(
-            self.schedule != "inverse_sqrt" or self.warmup_steps > 0, "inverse_sqrt needs a warmup of 1 or more."
+            self.schedule != "inverse_sqrt" or self.warmup_steps > 0,
+            "schedule=inverse_sqrt needs warmup_steps of 1 or more.",
         )
 
 
-# Keys that a run may change when it continues: they say how long, how often and where, not what is learned.
+# Settings that may change when a run is resumed: how long, how often and where it runs.
 FREE = frozenset(
     "steps max_minutes eval_every save_every log_every keep_checkpoints patience divergence_factor"
     " precision compile cuda_graphs gradient_checkpointing parallel device".split()

@@ -49,7 +49,7 @@ class Stepper:
         self.module: nn.Module | None = None  # joined to the other processes' when the first batch is there
         self.precision = choose_precision(settings.precision, devices.device)
         if self.precision == "fp16" and devices.sharded:
-            raise ConfigError("train.precision fp16 does not go with train.parallel fsdp; take bf16.")
+            raise ConfigError("train.precision=fp16 does not support train.parallel=fsdp; use bf16.")
         self.scaler = torch.amp.GradScaler(devices.device.type, enabled=self.precision == "fp16")
 
     def autocast(self) -> AbstractContextManager[Any]:

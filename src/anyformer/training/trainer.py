@@ -1,8 +1,8 @@
-"""The training loop: take batches, step, evaluate, save, until it is done; and go on where a run was cut off.
+"""The training loop: batches, steps, evaluations, checkpoints, and resumption.
 
-What happens depends on the settings, the data and the step alone, never on when the process was started: every draw
-is seeded by the step, the order of the rows by the epoch, and the rest is in the checkpoint. So a run that is killed
-and continued ends, on a CPU, with the same bits as one that was not.
+Results depend on the settings, the data and the step alone, not on when the process was started: random numbers are
+seeded by the step, the order of the rows by the epoch, and the rest is in the checkpoint. A run that is killed and
+resumed gives, on a CPU, bit-identical results.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ NAMED = 8  # rows that a message names
 
 
 class DivergedError(Error):
-    """A loss that is no number, or far too large; the message names the rows."""
+    """A loss or gradient that is NaN, infinite or far too large; the message names the rows."""
 
 
 class Trainer:
@@ -135,7 +135,9 @@ class Trainer:
             why = f"{stale} than {state.best:.4g} (train.patience)"
             self.callback.on_message(f"Stopped early, after step {state.step:,}: {why}.")
         if self._time_is_up():
-            self.callback.on_message(f"The {self.settings.max_minutes:g} minutes are up, after step {state.step:,}.")
+            self.callback.on_message(
+                f"Stopped after step {state.step:,}: train.max_minutes={self.settings.max_minutes:g} have passed."
+            )
 
     def _due(self, every: int) -> bool:
         return every > 0 and self.state.step % every == 0
@@ -235,7 +237,7 @@ class Trainer:
         rows = [self.work.where(row) for row in metrics.rows[:NAMED]]
         more = f" and {len(metrics.rows) - NAMED} more" if len(metrics.rows) > NAMED else ""
         raise DivergedError(
-            f"{what}. Its rows: {'; '.join(rows)}{more}. Look at them, or lower train.lr ({self.settings.lr:g})."
+            f"{what}. Its rows: {'; '.join(rows)}{more}. Check them, or lower train.lr ({self.settings.lr:g})."
             f"{self.resume_hint()}"
         )
 
@@ -279,7 +281,7 @@ class Trainer:
             if isinstance(value, float) and not math.isfinite(value):
                 step = f"{self.state.step:,}"
                 self.callback.on_message(
-                    f"The evaluation of step {step} gave {value} as its {name}: its weights are not kept."
+                    f"The evaluation of step {step} gave {name} = {value}; its weights are not saved as the best."
                 )
                 return False
         return True
@@ -351,8 +353,8 @@ class Trainer:
         if checkpoint is None:
             if passed:
                 raise FolderError(
-                    f"No checkpoint in {self.store.folder} can be used. Remove that folder, and the same command with"
-                    " --resume starts from the first step; or choose another --out."
+                    f"No checkpoint in {self.store.folder} can be used. Remove that folder; then the same command with"
+                    " --resume starts from the first step. Or choose another --out."
                 )
             return  # cut off before the first one
         self._make_room(checkpoint)
@@ -361,7 +363,7 @@ class Trainer:
         shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
         odd = sorted(name for name in {*shapes, *stored} if shapes.get(name) != stored.get(name))
         if odd:
-            raise FolderError(f"{checkpoint.folder} is of another model or optimizer: {', '.join(odd[:5])} differ.")
+            raise FolderError(f"{checkpoint.folder} is for another model or optimizer: {', '.join(odd[:5])} differ.")
         self.store.read(checkpoint, tensors)
         for name, value in self._carried():
             value.copy_(self.devices.local_rows(tensors[name]))
@@ -417,7 +419,7 @@ class Trainer:
             worse = isinstance(value, (int, float)) and (self._worse(float(value)) or not self._sound(metrics))
             if self.settings.average_checkpoints > 1 and worse and self.state.best is not None:
                 step = f"{self.state.best_step:,}"
-                self.callback.on_message(f"The mean is worse than the weights of step {step}, which are kept.")
+                self.callback.on_message(f"The averaged weights are worse than those of step {step}, which are saved.")
                 self._take_best(store)
         elif (self.state.best is None or not self._take_best(store)) and self.average is not None:
             self.average.put()
@@ -434,7 +436,7 @@ class Trainer:
         else:
             step = f"{self.state.best_step:,}"
             self.callback.on_message(
-                f"The best weights, those of step {step}, are gone from {store.folder}; the last are kept."
+                f"The best weights, those of step {step}, are missing in {store.folder}; the last are saved."
             )
         return bool(best)
 
@@ -497,7 +499,7 @@ class Trainer:
 
     def resume_hint(self) -> str:
         whole = [] if self.store is None else self.store.found("step")
-        return f" The same command with --resume goes on from step {whole[0].step:,}." if whole else ""
+        return f" The same command with --resume continues from step {whole[0].step:,}." if whole else ""
 
 
 def _empty_like(parameter: Tensor, key: str) -> Tensor:

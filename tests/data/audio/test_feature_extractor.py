@@ -122,12 +122,12 @@ def test_a_nested_extractor_that_is_none(said: Any) -> None:
 
 def test_more_sound_than_fits_into_memory() -> None:
     for changes in ({"n_frames": 10**6}, {"kind": "whisper", "n_frames": 200_000, "hop_length": 2**16, "n_fft": 2**16}):
-        with pytest.raises(af.ConfigError, match=r"n_frames|samples at a time"):
+        with pytest.raises(af.ConfigError, match=r"n_frames"):
             AudioFeatureExtractor(**changes)  # type: ignore[arg-type]
 
 
 def test_too_short_and_silent() -> None:
-    with pytest.raises(af.Error, match=r"399 samples is too short.*25 ms"):
+    with pytest.raises(af.Error, match=r"399 .*25 ms"):
         AudioFeatureExtractor()([torch.zeros(399)])
     for kind in ("kaldi", "whisper"):
         made = AudioFeatureExtractor(kind=kind, n_frames=200, n_mels=80)([torch.zeros(8000)])  # type: ignore[arg-type]

@@ -70,11 +70,9 @@ def test_cut_off(tmp_path: Path) -> None:
     data = write_wav(tone(1.0), 16_000)
     path = tmp_path / "half.wav"
     path.write_bytes(data[: len(data) // 2])
-    with pytest.raises(
-        af.Error, match=r"half\.wav is cut off: its header promises 16,000 samples and the file holds 7,9"
-    ):
+    with pytest.raises(af.Error, match=r"half\.wav .*7,9\d\d .*16,000"):
         audio_from_file(path).read()
-    for end, said in ((20, "ends before|cut off in its header"), (40, "ends before"), (0, "not a WAV")):
+    for end, said in ((20, "samples|header"), (40, "samples"), (0, "RIFF")):
         path.write_bytes(data[:end])
         with pytest.raises(af.Error, match=said):
             audio_from_file(path).read()
@@ -83,18 +81,18 @@ def test_cut_off(tmp_path: Path) -> None:
 def test_codings_that_are_not_read() -> None:
     data = bytearray(write_wav(tone(0.1), 16_000))
     struct.pack_into("<H", data, 20, 6)  # A-law
-    with pytest.raises(af.Error, match=r"coding 6.*save it as 16-bit PCM"):
+    with pytest.raises(af.Error, match=r"a\.wav .*format 6\b"):
         read_wav(bytes(data), "a.wav")
 
 
 def test_empty_and_broken_samples() -> None:
-    with pytest.raises(af.Error, match="holds no sound"):
+    with pytest.raises(af.Error, match=r"bytes given .*0 samples"):
         as_audio(write_wav(torch.zeros(0), 8000)).read()
-    with pytest.raises(af.Error, match="no numbers"):
+    with pytest.raises(af.Error, match=r"samples given .*NaN"):
         as_audio((8000, [0.0, float("nan")])).read()
-    with pytest.raises(af.Error, match="does not say its rate"):
+    with pytest.raises(af.Error, match=r'Tensor.*"sampling_rate"'):
         as_audio(torch.zeros(100))
-    with pytest.raises(af.Error, match=r"nothing\.wav does not exist"):
+    with pytest.raises(af.Error, match=r"nothing\.wav"):
         as_audio("nothing.wav").read()
 
 
@@ -116,15 +114,15 @@ def test_samples_from_python(kind: type) -> None:
 @pytest.mark.parametrize(
     ("thing", "said"),
     [
-        ((np.zeros(100, np.int16), 8000), r"\(rate, samples\), in this order"),
-        ((8000.5, [0.0]), "whole number of samples a second; 8000.5"),
-        ((8000, np.zeros((0, 2))), r"no sound in samples of the shape \[0, 2\]"),
-        ((8000, np.zeros((2, 2, 2))), "have the shape"),
-        ((8000, np.zeros(9, complex)), "real numbers.*complex128"),
-        ((8000, np.zeros(9, bool)), "real numbers.*bool"),
-        ((8000, ["a"]), "real numbers"),
-        ((8000, [[0.0, 1.0], [0.0]]), "differ in length"),
-        ((8000, [0, 12_000, -12_000]), "int64 do not say their range"),
+        ((np.zeros(100, np.int16), 8000), r"\(rate, samples\)"),
+        ((8000.5, [0.0]), r"8000\.5"),
+        ((8000, np.zeros((0, 2))), r"\[0, 2\]"),
+        ((8000, np.zeros((2, 2, 2))), r"\[2, 2, 2\]"),
+        ((8000, np.zeros(9, complex)), "complex128"),
+        ((8000, np.zeros(9, bool)), "bool"),
+        ((8000, ["a"]), "<U1"),
+        ((8000, [[0.0, 1.0], [0.0]]), r"channels.*\[channels, n\]"),
+        ((8000, [0, 12_000, -12_000]), "int64"),
     ],
 )
 def test_samples_that_are_none(thing: object, said: str) -> None:
@@ -133,8 +131,8 @@ def test_samples_that_are_none(thing: object, said: str) -> None:
 
 
 def test_rates_too_low() -> None:
-    for thing in (write_wav(tone(0.1), 1), (1, tone(0.1)), (-8000, tone(0.1))):
-        with pytest.raises(af.Error, match="samples a second; a sound has 100 or more"):
+    for thing, rate in ((write_wav(tone(0.1), 1), 1), ((1, tone(0.1)), 1), ((-8000, tone(0.1)), -8000)):
+        with pytest.raises(af.Error, match=rf" {rate} Hz.* 100 "):
             as_audio(thing).open(16_000)
 
 
@@ -158,5 +156,5 @@ def test_flac_without_soundfile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     import sys
 
     monkeypatch.setitem(sys.modules, "soundfile", None)
-    with pytest.raises(af.Error, match="pip install 'anyformer\\[sound\\]'"):
+    with pytest.raises(af.Error, match="pip install 'anyformer\\[audio\\]'"):
         as_audio(b"fLaC....").read()

@@ -110,11 +110,11 @@ def test_what_is_damaged_is_named(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(content)
         with pytest.raises(ImageError, match=name):
             ImageFile.file(tmp_path / name).open()
-    with pytest.raises(ImageError, match=r"no image .*none\.jpg"):
+    with pytest.raises(ImageError, match=r"none\.jpg"):
         ImageFile.file(tmp_path / "none.jpg").open()
     with pytest.raises(ImageError, match="cannot be read"):
         ImageFile.file(tmp_path).open()
-    for odd, said in (("", "path .* is empty"), ("a\0b.png", "not the name of a file"), ("\ud800.png", "not the name")):
+    for odd, said in (("", "path .* empty"), ("a\0b.png", "b.png"), ("\ud800.png", "ud800")):
         with pytest.raises(ImageError, match=said):
             ImageFile.of(odd).open()
     for odd in (np.zeros((2, 2, 5)), np.zeros((3,)), np.zeros((0, 4)), np.array([["a"]])):
@@ -191,7 +191,7 @@ def test_a_member_of_a_zip_that_is_no_picture_by_its_size(tmp_path: Path, monkey
     monkeypatch.setattr("anyformer.data.unpack.FREE", 2**20)
     with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("a.png", bytes(2**21))
-    with pytest.raises(ImageError, match=r"a\.png unpacks to more than 1 MB"):
+    with pytest.raises(ImageError, match=r"a\.zip: a\.png .* 1 MB"):
         ImageFile.member(zipfile.ZipFile(tmp_path / "a.zip"), "a.png").open()
 
 

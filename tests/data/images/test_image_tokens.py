@@ -98,7 +98,7 @@ def test_a_palette_of_the_colours_there_are() -> None:
     palette = ColorPalette.fit(pixels, 5, (8, 12))
     picture = colours[torch.arange(96) % 5].T.reshape(1, 3, 8, 12).to(torch.uint8)
     assert torch.equal(palette.decode(palette.encode(picture)), picture)
-    with pytest.raises(af.ConfigError, match="5 different colors"):
+    with pytest.raises(af.ConfigError, match=r"5 .*colors.* 6"):
         ColorPalette.fit(pixels, 6, (8, 12))
 
 

@@ -166,9 +166,9 @@ def test_a_picture_of_one_row_keeps_one() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"image_mean": [0.5, 0.5]}, '"image_mean" has 2 numbers; images have 1 channel or 3'),
+        ({"image_mean": [0.5, 0.5]}, '"image_mean" has 2 .*1 or 3'),
         ({"image_mean": [], "image_std": []}, '"image_mean" has 0 numbers'),
-        ({"image_std": [0.5, 0.5]}, "std has 2 numbers for 3 channels"),
+        ({"image_std": [0.5, 0.5]}, "std has 2 .*must have 3"),
         ({"image_std": [0.5, 0.0, 0.5]}, "std"),
         ({"resample": 1000}, "resample"),
         ({"resample": 1e400}, "infinity"),
@@ -183,5 +183,5 @@ def test_numbers_that_make_no_sense(changes: dict[str, Any], said: str) -> None:
 
 
 def test_a_narrow_picture_does_not_become_a_huge_one() -> None:
-    with pytest.raises(InputError, match="would become"):
+    with pytest.raises(InputError, match=r"20000 x 2 .*2240000 x 224"):
         ImageProcessor(shortest_edge=224).resize(Image.new("RGB", (20_000, 2)))

@@ -32,14 +32,14 @@ def write(folder: Path, content: dict[str, bytes | str]) -> None:
 
 def pictures(n: int = 6) -> dict[str, bytes]:
     """red/0.png, green/1.png, …"""
-    return {f"{label}/{i}.png": files.encode(pixels) for i, (label, pixels) in enumerate(files.labelled(n))}
+    return {f"{label}/{i}.png": files.encode(pixels) for i, (label, pixels) in enumerate(files.labeled(n))}
 
 
 def check(rows: Any, n: int = 6) -> None:
     """Each label with its own pixels, whatever the order."""
     assert len(rows) == n and rows.columns == ("image", "label")
     made = {label: [] for label in files.COLOURS}  # type: dict[str, list[bytes]]
-    for label, pixels in files.labelled(n):
+    for label, pixels in files.labeled(n):
         made[label].append(pixels.tobytes())
     for row in rows:
         made[row["label"]].remove(np.asarray(row["image"].open()).tobytes())
@@ -108,7 +108,7 @@ def test_arrays(tmp_path: Path) -> None:
     write(tmp_path, {"x.npz": files.npz(6)})
     check(read_images(tmp_path / "x.npz"))
     assert read_images(tmp_path / "x.npz").metadata["labels"] == list(files.COLOURS)
-    packed = [files.encode(pixels) for _, pixels in files.labelled(6)]
+    packed = [files.encode(pixels) for _, pixels in files.labeled(6)]
     stream = io.BytesIO()
     np.savez_compressed(
         stream,
@@ -138,8 +138,8 @@ def test_coco(tmp_path: Path) -> None:
     for i, row in enumerate(rows):
         left, top = files.corner(i)
         np.testing.assert_allclose(row["boxes"], [[left, top, left + 12, top + 12]])
-        assert row["classes"] == [files.labelled(6)[i][0]] and row["keypoints"].shape == (1, 4, 3)
-        np.testing.assert_array_equal(np.asarray(row["image"].open()), files.labelled(6)[i][1])
+        assert row["classes"] == [files.labeled(6)[i][0]] and row["keypoints"].shape == (1, 4, 3)
+        np.testing.assert_array_equal(np.asarray(row["image"].open()), files.labeled(6)[i][1])
     objects = read_images(tmp_path / "x.json", objects=True)
     assert objects[2]["keypoints"].shape == (4, 3) and objects[2]["label"] == "blue"
     np.testing.assert_allclose(objects[2]["box"], rows[2]["boxes"][0])
@@ -192,21 +192,21 @@ def test_real_files(path: str, n: int, columns: set[str]) -> None:
 
 MISTAKES: dict[str, tuple[dict[str, bytes | str], str, str]] = {
     "a name that is too long": ({}, "a" * 300, "does not exist"),
-    "a long name in a list": ({"x.jsonl": json.dumps({"image": "a" * 300}) + "\n"}, "x.jsonl", "line 1, names the"),
+    "a long name in a list": ({"x.jsonl": json.dumps({"image": "a" * 300}) + "\n"}, "x.jsonl", "line 1, .*aaa"),
     "nothing there": ({}, "none", "does not exist"),
-    "no match": ({}, "*.png", "No file matches"),
-    "no images": ({"d/a.doc": "x"}, "d", "has no images.$"),
-    "lists instead": ({"d/a.json": "x", "d/a.zip": "x"}, "d", r"has no images\. It has a\.json: give one"),
+    "no match": ({}, "*.png", r"\*\.png"),
+    "no images": ({"d/a.doc": "x"}, "d", r"/d .*images\.$"),
+    "lists instead": ({"d/a.json": "x", "d/a.zip": "x"}, "d", r"/d .*a\.json"),
     "empty class": ({"d/red/a.png": b"x", "d/green/b.png": b"x", "d/blue/c.txt": b"x"}, "d", "class folder .*blue"),
     "splits": ({"d/train/red/a.png": b"x", "d/val/red/a.png": b"x"}, "d", "give one of them"),
     "missing file": ({"x.tsv": "file\tlabel\na.png\tred\n"}, "x.tsv", r'line 2, names the image "a\.png"'),
     "missing in txt": ({"x.txt": "a.png red\n"}, "x.txt", r'line 1, names the image "a\.png"'),
-    "no column": ({"x.tsv": "word\tlabel\nhello\tred\n"}, "x.tsv", "no column that names images"),
-    "bad json": ({"x.json": "{"}, "x.json", "is not JSON"),
-    "bad zip": ({"x.zip": b"zip"}, "x.zip", "cannot be unpacked"),
-    "bad npz": ({"x.npz": b"npz"}, "x.npz", "cannot be unpacked"),
-    "odd file": ({"x.doc": b"x"}, "x.doc", "neither an image"),
-    "odd name": ({"x.jsonl": '{"image": 3}\n'}, "x.jsonl", "name of an image"),
+    "no column": ({"x.tsv": "word\tlabel\nhello\tred\n"}, "x.tsv", r'x\.tsv .*data\.columns="image=NAME"'),
+    "bad json": ({"x.json": "{"}, "x.json", r"x\.json, line 1, .*column 2"),
+    "bad zip": ({"x.zip": b"zip"}, "x.zip", r"x\.zip"),
+    "bad npz": ({"x.npz": b"npz"}, "x.npz", r"x\.npz"),
+    "odd file": ({"x.doc": b"x"}, "x.doc", r"x\.doc .*npz"),
+    "odd name": ({"x.jsonl": '{"image": 3}\n'}, "x.jsonl", r"x\.jsonl, line 1, has 3 "),
 }
 
 
@@ -223,21 +223,21 @@ def test_mistakes(case: str, tmp_path: Path) -> None:
     [
         (
             {"annotations": [{"image_id": 77, "category_id": 1, "bbox": [0, 0, 1, 1]}]},
-            "annotation 1, is of an image 77",
+            '^[^"]*annotation 1, has image_id 77',
         ),
-        ({"annotations": [{"image_id": 0, "category_id": 9, "bbox": [0, 0, 1, 1]}]}, "annotation 1, has category 9"),
+        ({"annotations": [{"image_id": 0, "category_id": 9, "bbox": [0, 0, 1, 1]}]}, "annotation 1, has category_id 9"),
         ({"annotations": [{"image_id": 0, "category_id": 1, "bbox": [0, 0]}]}, "not four numbers"),
         ({"annotations": [{"image_id": 0, "category_id": 1, "keypoints": [0, 0]}]}, "keypoints"),
         ({"images": [{"id": 0, "file_name": "gone.png"}], "annotations": []}, r"image 1, names the image .gone\.png"),
-        ({"images": [{"file_name": "0.png"}]}, 'image 1, has no "id"'),
-        ({"images": [{"id": 0, "file_name": "0.png"}] * 2}, "image 2, has the id 0, which an earlier one has"),
+        ({"images": [{"file_name": "0.png"}]}, 'image 1, .*"id"'),
+        ({"images": [{"id": 0, "file_name": "0.png"}] * 2}, "image 2, has the id 0"),
         ({"categories": [{"id": 1}]}, 'category 1, has no "name"'),
-        ({"categories": [{"name": "red"}]}, 'category 1, has no "id"'),
-        ({"categories": [{"id": [1], "name": "red"}]}, 'category 1, has no "id"'),
-        ({"categories": None}, "annotation 1, has category 1"),
-        ({"categories": 3}, '"categories" that are no list'),
+        ({"categories": [{"name": "red"}]}, 'category 1, .*"id"'),
+        ({"categories": [{"id": [1], "name": "red"}]}, 'category 1, .*"id"'),
+        ({"categories": None}, "annotation 1, has category_id 1"),
+        ({"categories": 3}, '"categories" .* list'),
         ({"categories": [3]}, "category 1, is 3"),
-        ({"categories": [{"id": 1, "name": "red", "keypoints": 4}]}, "category 1, has .keypoints. that are no list"),
+        ({"categories": [{"id": 1, "name": "red", "keypoints": 4}]}, "category 1, .*keypoints.* list"),
         ({"images": [{"id": 0}], "annotations": []}, "file_name"),
     ],
 )
@@ -251,15 +251,15 @@ def test_mistakes_in_coco(change: dict[str, Any], said: str, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"image_id": [1]}, r"annotation 3, is of an image \[1\]"),
-        ({"image_id": None}, "annotation 3, is of an image None"),
-        ({"category_id": [1]}, r"annotation 3, has category \[1\]"),
-        ({"category_id": None}, 'annotation 3, has no "category_id", which others have'),
-        ({"bbox": None}, 'annotation 3, has no "bbox", which others have'),
-        ({"bbox": [1, 2, 3, "a"]}, 'annotation 3, has a "bbox" that is not four numbers'),
-        ({"bbox": [1, 2, 3, 1e300]}, 'annotation 3, has a "bbox" that is not four numbers'),
-        ({"area": "big"}, 'annotation 3, has an "area" that is no number'),
-        ({"keypoints": [1, 2, 3]}, 'annotation 3, has "keypoints" that are not 4 times'),
+        ({"image_id": [1]}, r"annotation 3, has image_id \[1\]"),
+        ({"image_id": None}, "annotation 3, has image_id None"),
+        ({"category_id": [1]}, r"annotation 3, has category_id \[1\]"),
+        ({"category_id": None}, 'annotation 3, .*"category_id"'),
+        ({"bbox": None}, 'annotation 3, .*no "bbox"'),
+        ({"bbox": [1, 2, 3, "a"]}, 'annotation 3, .*a "bbox" .*four'),
+        ({"bbox": [1, 2, 3, 1e300]}, 'annotation 3, .*a "bbox" .*four'),
+        ({"area": "big"}, 'annotation 3, .*"area"'),
+        ({"keypoints": [1, 2, 3]}, 'annotation 3, .*"keypoints" .*4'),
     ],
 )
 def test_mistakes_in_an_annotation(change: dict[str, Any], said: str, tmp_path: Path) -> None:
@@ -273,7 +273,7 @@ def test_mistakes_in_an_annotation(change: dict[str, Any], said: str, tmp_path: 
 
 def test_a_number_that_is_too_long(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text('{"images": [{"id": ' + "9" * 5000 + "}]}")
-    with pytest.raises(DataError, match=r"x\.json holds a whole number of thousands of digits"):
+    with pytest.raises(DataError, match=r"x\.json .*digits"):
         read_images(tmp_path / "x.json")
 
 
@@ -283,9 +283,7 @@ def test_mistakes_in_a_skeleton(skeleton: Any, tmp_path: Path) -> None:
     whole = json.loads(content["x.json"])
     whole["categories"][1]["skeleton"] = skeleton
     write(tmp_path, {**content, "x.json": json.dumps(whole)})
-    with pytest.raises(
-        DataError, match=r"category 2, has a .skeleton. that is not pairs of numbers of its 4 keypoints"
-    ):
+    with pytest.raises(DataError, match=r"category 2, .*skeleton.* 4 keypoints"):
         read_images(tmp_path / "x.json")
 
 
@@ -324,7 +322,7 @@ def test_coco_without_annotations(nothing: Any, tmp_path: Path) -> None:
     assert rows[0]["boxes"].shape == (0, 4) and rows[0]["classes"] == rows[0]["segments"] == []
     both = read_images([tmp_path / "x.json", tmp_path / "empty.json"])
     assert len(both) == 6 and {"boxes", "areas", "crowds", "classes", "segments"} <= set(both.columns)
-    with pytest.raises(DataError, match="has no annotations of objects"):
+    with pytest.raises(DataError, match=r"empty\.json .*keypoints"):
         read_images(tmp_path / "empty.json", objects=True)
 
 
@@ -332,12 +330,15 @@ def test_arrays_that_do_not_fit(tmp_path: Path) -> None:
     pixels = np.zeros((4, 8, 8, 3), dtype=np.uint8)
     for held, said in (
         ({"x": pixels, "y": np.zeros(3)}, "4 images and 3 labels"),
-        ({"x": pixels, "y": np.array([0, 1, 2, 5]), "classes": np.array(["a", "b"])}, "has the label 2"),
-        ({"z": pixels}, "has no images"),
+        (
+            {"x": pixels, "y": np.array([0, 1, 2, 5]), "classes": np.array(["a", "b"])},
+            r"x\.npz has the label 2\b.* 2 classes",
+        ),
+        ({"z": pixels}, r"x\.npz .*\bz \[4, 8, 8, 3\]"),
     ):
         np.savez(tmp_path / "x.npz", **held)
         with pytest.raises(DataError, match=said):
             read_images(tmp_path / "x.npz")
     np.savez(tmp_path / "x.npz", x=np.array([{}], dtype=object))
-    with pytest.raises(DataError, match="holds object"):  # nothing is ever unpickled
+    with pytest.raises(DataError, match=r"x\.npz: x\.npy .*object"):  # nothing is ever unpickled
         read_images(tmp_path / "x.npz")

@@ -79,15 +79,15 @@ def plainly(kind: str, theirs: Any, given: dict[str, Any]) -> dict[str, Any]:
     return given
 
 
-def closed(mask: Tensor, labelled: bool = False) -> Tensor:
+def closed(mask: Tensor, labeled: bool = False) -> Tensor:
     """Rows with holes have as many real tokens in front of all padding, and empty ones have one. Each row for itself: a
-    test may ask about it alone, too. `labelled`: so have rows that are padded in front, since the loss also asks about
+    test may ask about it alone, too. `labeled`: so have rows that are padded in front, since the loss also asks about
     padding, and there it has nothing to look at.
     """
     real = mask.clone()
     real[:, 0] = torch.where(mask.any(dim=1), mask[:, 0], 1)
     holes = (real[:, 1:] != real[:, :-1]).sum(dim=1, keepdim=True) > 1
-    return torch.where(holes | labelled, real.sort(dim=1, descending=True).values, real)
+    return torch.where(holes | labeled, real.sort(dim=1, descending=True).values, real)
 
 
 def check_options(kind: str, given: dict[str, Any]) -> None:

@@ -1,9 +1,9 @@
-"""Sounds as users have them, as rows: `sound` is a Sound, the other fields are what is said of it.
+"""Rows of audio from folders, zips, tables and files: `audio` is an Audio, the other columns are those of the table.
 
-read_sounds("birds/")                       # a folder (or zip) of class folders: sound, label
-read_sounds("train.tsv")                    # a table (TSV, CSV, JSON lines) of names of sounds that lie beside it
-read_sounds("train.tsv,train_wav.zip")      # the same, where the sounds lie said
-read_sounds("talks/*.flac")                 # sounds alone
+read_audio("birds/")                       # a folder (or zip) of class folders: audio, label
+read_audio("train.tsv")                    # a table (TSV, CSV, JSON lines) with names of audio files in its folder
+read_audio("train.tsv,train_wav.zip")      # the same, with the audio files in a zip
+read_audio("talks/*.flac")                 # audio files without labels
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from anyformer.data.tables.formats import Row
 from anyformer.data.unpack import read_member
 from anyformer.errors import DataError, UnreadableError
 
-AUDIO_COLUMNS = ("sound", "audio", "file", "file_name", "filename", "path", "wav", "clip", "file_path")
+AUDIO_COLUMNS = ("audio", "sound", "file", "file_name", "filename", "path", "wav", "clip", "file_path")
 
 
 def is_audio(name: str) -> bool:
@@ -33,7 +33,7 @@ def is_audio(name: str) -> bool:
 
 
 class AudioArchive(Archive):
-    """A folder or a zip with sounds in it."""
+    """A folder or a zip with audio files."""
 
     @cached_property
     def names(self) -> list[str]:
@@ -42,7 +42,7 @@ class AudioArchive(Archive):
     def find_audio(self, name: str) -> Audio | None:
         if self.archive is None:
             path = self.path / name
-            return audio_from_file(path) if os.path.isfile(path) else None  # which no name makes fail
+            return audio_from_file(path) if os.path.isfile(path) else None
         if name in self.archive.NameToInfo:
             return self.audio(name)
         end = self._by_end.get(name.rpartition("/")[2])
@@ -63,19 +63,22 @@ def read_audio(
     names: Iterable[str] = (),
     audio: str | None = None,
 ) -> Rows:
-    """Rows of whatever is given; `sound` is the column that names sounds, where it has an unusual name."""
+    """Return the rows of files, folders, zips or tables. `audio` is the column of a table that names the audio files
+    (default: detected automatically)."""
     found = expand_paths(paths)
     lists = [path for path in found if path.is_file() and _kind(path) in TABLES]
-    places = [path for path in found if path.is_dir() or path.suffix.lower() == ".zip"]
+    sources = [path for path in found if path.is_dir() or path.suffix.lower() == ".zip"]
     if lists:
-        parts: list[Rows] = [_table(path, places, format, header, [*names, *AUDIO_COLUMNS], audio) for path in lists]
+        parts: list[Rows] = [_table(path, sources, format, header, [*names, *AUDIO_COLUMNS], audio) for path in lists]
     else:
-        parts = [_place(AudioArchive(path)) for path in places]
+        parts = [_place(AudioArchive(path)) for path in sources]
     alone = [path for path in found if path.is_file() and is_audio(str(path))]
     parts += [_files(alone)] if alone else []
-    odd = [path for path in found if path not in (*lists, *places, *alone)]
+    odd = [path for path in found if path not in (*lists, *sources, *alone)]
     if odd or not parts:
-        raise DataError(f"{(odd or found)[0]} is neither a sound, nor a list, folder or zip of sounds.")
+        raise DataError(
+            f"{(odd or found)[0]} is neither an audio file ({', '.join(SUFFIXES)}) nor a table, folder or zip of them."
+        )
     return parts[0] if len(parts) == 1 else JoinedImageRows(parts)
 
 
@@ -85,7 +88,7 @@ def _kind(path: Path) -> str:
 
 
 def _place(place: AudioArchive) -> Rows:
-    """Folders are classes; without any, the sounds stand alone."""
+    """Rows of a folder or zip, with its folders as labels if it has any."""
     names = place.names
     if place.folders and place.folders <= SPLITS:
         some = sorted(place.folders)[0]
@@ -93,14 +96,14 @@ def _place(place: AudioArchive) -> Rows:
             f"{place.path} holds {', '.join(sorted(place.folders))}: give one of them, {place.path / some}."
         )
     if not names:
-        raise DataError(f"{place.path} has no sounds.")
+        raise DataError(f"{place.path} has no audio files ({', '.join(SUFFIXES)}).")
     depth = 0
     while len({name.split("/")[depth] for name in names if name.count("/") > depth}) == 1:
-        depth += 1  # one folder that holds all others says nothing
+        depth += 1  # a single folder around all others is not a class
     inside = [name for name in names if name.count("/") > depth]
     if not inside:
-        return _listed(place, names, [{"sound": place.audio(name)} for name in names])
-    rows = [{"sound": place.audio(name), "label": name.split("/")[depth]} for name in inside]
+        return _listed(place, names, [{"audio": place.audio(name)} for name in names])
+    rows = [{"audio": place.audio(name), "label": name.split("/")[depth]} for name in inside]
     return _listed(place, inside, rows)
 
 
@@ -115,22 +118,22 @@ def _listed(place: AudioArchive, names: Sequence[str], rows: Sequence[Row]) -> R
 def _files(paths: Sequence[Path]) -> Rows:
     facts = "\n".join(f"{path.name}|{path.stat().st_size}" for path in paths)
     name = str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
-    return ImageRows(name, len(paths), lambda i: {"sound": audio_from_file(paths[i])}, lambda i: str(paths[i]), facts)
+    return ImageRows(name, len(paths), lambda i: {"audio": audio_from_file(paths[i])}, lambda i: str(paths[i]), facts)
 
 
 def _table(
     path: Path,
-    places: Sequence[Path],
+    sources: Sequence[Path],
     format: str | None,
     header: bool | None,
     names: Sequence[str],
     audio: str | None,
 ) -> Rows:
-    """Rows of a table whose names of sounds become sounds; every one must be there."""
+    """Rows of a table, with Audio in place of file names. A file that is missing is an error."""
     rows = read(path, format=format, header=header, names=names)
     column = audio if audio is not None else _column(rows)
     rows.require_column(column)
-    searched = [AudioArchive(one) for one in (places or beside(path))]
+    searched = [AudioArchive(one) for one in (sources or beside(path))]
 
     def make(i: int) -> Row:
         row = dict(rows.row(i))
@@ -138,8 +141,8 @@ def _table(
         found = next((one for place in searched if (one := place.find_audio(str(named))) is not None), None)
         if found is None:
             looked = ", ".join(str(place.path) for place in searched)
-            raise DataError(f'{rows.location(i)}, names the sound "{named}", which is not in {looked}.')
-        return {"sound": found, **row}
+            raise DataError(f'{rows.location(i)}, names the audio file "{named}", which is not in {looked}.')
+        return {"audio": found, **row}
 
     for i in range(len(rows)):
         make(i)
@@ -153,7 +156,7 @@ def _column(rows: Rows) -> str:
     looks = [name for name, value in rows[0].items() if isinstance(value, str) and is_audio(value)]
     if not named and not looks:
         raise DataError(
-            f"{rows.path} has no column that names sounds (looked for {', '.join(AUDIO_COLUMNS)}); it has:"
-            f' {", ".join(rows.columns)}. Say which it is: data.columns="sound=NAME".'
+            f"{rows.path} has no column of audio files (looked for {', '.join(AUDIO_COLUMNS)}); it has:"
+            f' {", ".join(rows.columns)}. Name it: data.columns="audio=NAME".'
         )
     return (named or looks)[0]

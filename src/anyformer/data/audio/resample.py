@@ -1,4 +1,4 @@
-"""Another rate: each new sample is a windowed sinc over the old ones (Smith 1984), as torchaudio has it."""
+"""Resampling with a windowed sinc (Smith 1984), equal to torchaudio's."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from torch import Tensor
 
 from anyformer.errors import InputError
 
-ZEROS = 6  # crossings of the sinc on either side
-ROLLOFF = 0.99  # of the lower rate's half, above which nothing is kept
-LARGE = 2**22  # numbers in the filters of a run; rates with no common divisor would have billions
-BLOCK = 2**16  # new samples at a time, where each has a filter of its own
+ZEROS = 6  # zero crossings of the sinc on either side
+ROLLOFF = 0.99  # cutoff as a fraction of the lower Nyquist frequency
+LARGE = 2**22  # maximum size of the filters together; sampling rates without a common divisor would need billions
+BLOCK = 2**16  # new samples at a time if each has its own filter
 
 
 def resample(wave: Tensor, old: int, new: int) -> Tensor:
-    """[…, n] at the old rate -> […, ⌈n · new / old⌉] at the new one."""
+    """Resample […, n] at the old rate to […, ⌈n · new / old⌉] at the new one."""
     if old <= 0 or new <= 0:
-        raise InputError(f"Rates are above 0; {old} and {new} were given.")
+        raise InputError(f"The sampling rates are {old} and {new}; they must be above 0.")
     common = math.gcd(old, new)
     old, new = old // common, new // common
     if old == new or not wave.shape[-1]:
@@ -31,12 +31,12 @@ def resample(wave: Tensor, old: int, new: int) -> Tensor:
     kernel, width = _kernel(old, new)
     kernel = kernel.to(device=wave.device, dtype=wave.dtype)
     flat = F.pad(wave.reshape(-1, 1, wave.shape[-1]), (width, width + old))
-    made = F.conv1d(flat, kernel, stride=old)  # [rows, new, n / old]: the new samples of each run of old ones
+    made = F.conv1d(flat, kernel, stride=old)  # [rows, new, n / old]
     return made.transpose(1, 2).reshape(*wave.shape[:-1], -1)[..., :length]
 
 
 def _one_by_one(wave: Tensor, old: int, new: int, length: int) -> Tensor:
-    """The same with the filter of each new sample made for it."""
+    """Resample with a filter computed for each new sample."""
     cutoff, width = _reach(old, new)
     around = torch.arange(-width, width + 2)
     padded = F.pad(wave, (width, width + 2 + old // new))
@@ -52,7 +52,7 @@ def _one_by_one(wave: Tensor, old: int, new: int, length: int) -> Tensor:
 
 @lru_cache(maxsize=16)
 def _kernel(old: int, new: int) -> tuple[Tensor, int]:
-    """The filters [new, 1, taps] of the samples of one run, for rates without a common divisor; and half their span."""
+    """The filters [new, 1, taps] of one period, for rates without a common divisor, and half their width."""
     cutoff, width = _reach(old, new)
     at = torch.arange(-width, width + old, dtype=torch.float64)[None] / old
     offset = at - torch.arange(new, dtype=torch.float64)[:, None] / new  # in seconds, from each new sample
@@ -60,12 +60,12 @@ def _kernel(old: int, new: int) -> tuple[Tensor, int]:
 
 
 def _reach(old: int, new: int) -> tuple[float, int]:
-    """The highest frequency that stays, and how many old samples a filter spans on either side."""
+    """The cutoff frequency, and the old samples that a filter spans on either side."""
     cutoff = min(old, new) * ROLLOFF
     return cutoff, math.ceil(ZEROS * old / cutoff)
 
 
 def _windowed(offset: Tensor, old: int, cutoff: float) -> Tensor:
     phase = (offset * cutoff).clamp(-ZEROS, ZEROS)
-    window = torch.cos(phase * math.pi / ZEROS / 2).square()  # Hann's
+    window = torch.cos(phase * math.pi / ZEROS / 2).square()  # Hann window
     return torch.sinc(phase) * window * cutoff / old

@@ -1,4 +1,4 @@
-"""Spectrograms with torch alone: short stretches of a wave, their Fourier transforms, and mel filters over those."""
+"""Log-mel spectrograms in torch: framing, Fourier transform, mel filters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 Scale = Literal["kaldi", "slaney"]
 
-BREAK_HZ, BREAK_MEL = 1000.0, 15.0  # where Slaney's scale turns from straight to logarithmic
+BREAK_HZ, BREAK_MEL = 1000.0, 15.0  # where Slaney's scale changes from linear to logarithmic
 MELS_PER_LOG = 27.0 / math.log(6.4)
 
 
@@ -31,23 +31,23 @@ def to_hertz(mel: Tensor, scale: Scale) -> Tensor:
 
 @lru_cache(maxsize=16)
 def mel_filters(bins: int, mels: int, low: float, high: float, rate: int, scale: Scale) -> Tensor:
-    """[bins, mels] in float64: triangles that overlap by half. Kaldi's are straight in mel and as high as 1; Slaney's
-    are straight in hertz and of equal area."""
+    """Triangular filters [bins, mels] in float64 that overlap by half. Kaldi's are linear in mel with height 1;
+    Slaney's are linear in hertz with equal area."""
     ends = to_mel(torch.tensor([low, high], dtype=torch.float64), scale)
     corners = torch.linspace(float(ends[0]), float(ends[1]), mels + 2, dtype=torch.float64)
     if scale == "kaldi":
-        places = to_mel(torch.arange(bins, dtype=torch.float64) * rate / (2 * (bins - 1)), scale)
+        positions = to_mel(torch.arange(bins, dtype=torch.float64) * rate / (2 * (bins - 1)), scale)
     else:
-        places, corners = torch.linspace(0, rate // 2, bins, dtype=torch.float64), to_hertz(corners, scale)
+        positions, corners = torch.linspace(0, rate // 2, bins, dtype=torch.float64), to_hertz(corners, scale)
     gaps = corners.diff()
-    slopes = corners[None] - places[:, None]
+    slopes = corners[None] - positions[:, None]
     filters = torch.minimum(-slopes[:, :-2] / gaps[:-1], slopes[:, 2:] / gaps[1:]).clamp(min=0)
     return filters if scale == "kaldi" else filters * 2 / (corners[2:] - corners[:-2])
 
 
 def kaldi_log_mel(wave: Tensor, rate: int, mels: int, frame: int = 400, hop: int = 160) -> Tensor:
-    """Kaldi's filter bank [frames, mels] of a wave [n], as AST was trained on: no frame reaches over an end, each
-    without its mean, its high notes raised, under a Hann window."""
+    """Kaldi's log-mel filter bank [frames, mels] of a waveform [n], as AST was trained on: only whole frames, each with
+    its mean removed, pre-emphasis and a Hann window."""
     if wave.shape[-1] < frame:
         return wave.new_zeros(0, mels)
     size = 2 ** math.ceil(math.log2(frame))
@@ -63,8 +63,8 @@ def kaldi_log_mel(wave: Tensor, rate: int, mels: int, frame: int = 400, hop: int
 
 
 def whisper_log_mel(waves: Tensor, rate: int, mels: int, size: int = 400, hop: int = 160) -> Tensor:
-    """Whisper's log-mel spectrogram [B, mels, n / hop] of waves [B, n]: nothing below 80 dB under the loudest place of
-    its row, shifted and shrunk to about -1…1."""
+    """Whisper's log-mel spectrogram [B, mels, n / hop] of waveforms [B, n]: clipped at 80 dB below the maximum of each
+    row, shifted and scaled to about -1…1."""
     window = torch.hann_window(size, device=waves.device)
     bent = torch.stft(waves.float(), size, hop, window=window, return_complex=True)[..., :-1]
     filters = mel_filters(size // 2 + 1, mels, 0.0, 8000.0, rate, "slaney").to(waves.device, torch.float32)

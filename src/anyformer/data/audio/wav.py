@@ -1,4 +1,4 @@
-"""WAV files: whole numbers of 8 to 32 bits, floats of 32 and 64, any number of channels, any rate."""
+"""WAV files: integers of 8 to 32 bits, floats of 32 and 64, any number of channels, any sampling rate."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from torch import Tensor
 
 from anyformer.errors import UnreadableError
 
-WHOLE, FLOAT, EXTENSIBLE = 1, 3, 0xFFFE  # how samples are coded; the last says it further on
+WHOLE, FLOAT, EXTENSIBLE = 1, 3, 0xFFFE  # format codes; EXTENSIBLE has the code in its extension
 FORMAT_BYTES, EXTENSION_BYTES = 16, 26
-MOST_RATE = 1_000_000  # samples a second; more is a damaged header
-STREAMED = 0xFFFFFFFF  # a size that was not known yet when the header was written
+MOST_RATE = 1_000_000  # Hz; more means a damaged header
+STREAMED = 0xFFFFFFFF  # size in the header of a streamed file
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ class WavFormat:
 
 
 def read_wav(data: bytes, name: str) -> tuple[int, Tensor]:
-    """The rate, and the samples [channels, n] between -1 and 1."""
+    """Return the sampling rate and the samples [channels, n] between -1 and 1."""
     if data[:4] not in (b"RIFF", b"RF64") or data[8:12] != b"WAVE":
-        raise UnreadableError(f"{name} is not a WAV file: it does not begin as one.")
+        raise UnreadableError(f"{name} is not a WAV file: its first bytes are not those of a RIFF header.")
     shape: WavFormat | None = None
     at = 12
     while at + 8 <= len(data):
@@ -44,35 +44,35 @@ def read_wav(data: bytes, name: str) -> tuple[int, Tensor]:
         elif kind == b"data":
             return _samples(body, size, shape, name)
         at += 8 + size + size % 2
-    raise UnreadableError(f"{name} is a WAV file without sound: it ends before its samples begin.")
+    raise UnreadableError(f"{name} ends before its samples; get the whole file.")
 
 
 def _format(body: bytes, name: str) -> WavFormat:
     if len(body) < FORMAT_BYTES:
-        raise UnreadableError(f"{name} is a WAV file cut off in its header.")
+        raise UnreadableError(f"{name} ends within its header; get the whole file.")
     coding, channels, rate, _, _, bits = struct.unpack_from("<HHIIHH", body)
     if coding == EXTENSIBLE and len(body) >= EXTENSION_BYTES:
         coding = struct.unpack_from("<H", body, FORMAT_BYTES + 8)[0]
     known = {WHOLE: (8, 16, 24, 32), FLOAT: (32, 64)}
     if coding not in known or bits not in known[coding]:
         raise UnreadableError(
-            f"{name} holds samples of {bits} bits in coding {coding}; anyformer reads whole numbers of 8, 16, 24 and"
-            " 32 bits and floats of 32 and 64: save it as 16-bit PCM."
+            f"{name} has {bits}-bit samples in format {coding}; supported are integers of 8, 16, 24 and 32 bits"
+            " (format 1) and floats of 32 and 64 bits (format 3). Save it as 16-bit PCM."
         )
     if not channels or not 0 < rate <= MOST_RATE:
         raise UnreadableError(
-            f"{name} says that it has {channels} channels and {rate} samples a second; it is damaged."
+            f"{name} is damaged: its header has {channels} channels and a sampling rate of {rate} Hz."
         )
     return WavFormat(coding, channels, rate, bits)
 
 
 def _samples(body: bytes, size: int, shape: WavFormat | None, name: str) -> tuple[int, Tensor]:
     if shape is None:
-        raise UnreadableError(f"{name} is a WAV file without a header for its samples; it is damaged.")
+        raise UnreadableError(f"{name} is damaged: it has samples but no header.")
     if len(body) < size != STREAMED:
         raise UnreadableError(
-            f"{name} is cut off: its header promises {size // shape.frame:,} samples and the file holds"
-            f" {len(body) // shape.frame:,}; get the whole file."
+            f"{name} has {len(body) // shape.frame:,} of the {size // shape.frame:,} samples in its header; get the"
+            " whole file."
         )
     whole = len(body) // shape.frame * shape.frame
     flat = _numbers(body[:whole], shape)
@@ -82,7 +82,7 @@ def _samples(body: bytes, size: int, shape: WavFormat | None, name: str) -> tupl
 def _numbers(body: bytes, shape: WavFormat) -> np.ndarray:
     if shape.coding == FLOAT:
         return np.frombuffer(body, dtype=f"<f{shape.bits // 8}")
-    if shape.bits == 8:  # the only one without a sign
+    if shape.bits == 8:  # unsigned
         return (np.frombuffer(body, dtype=np.uint8).astype(np.float64) - 128) / 128
     if shape.bits == 24:  # the upper three bytes of four
         wide = np.zeros((len(body) // 3, 4), dtype=np.uint8)

@@ -1,1 +1,1 @@
-"""Images: where they lie, how they are read, resized, augmented and drawn upon. Pillow loads when one is opened."""
+"""Images: reading, resizing, augmentation and drawing. Pillow is imported when an image is opened."""

@@ -1,4 +1,4 @@
-"""What a model looked at in an image: its answer's attention, in one layer or through all of them."""
+"""Attention maps of an image model: the last layer and rollout."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from anyformer.core.taps import look
 from anyformer.model import Model
 
 WEIGHTS = "encoder.blocks.*.self.weights"
-POOL = "classify.gather.weights"  # of a head that weighs the patches by a query of its own
+POOL = "classify.gather.weights"  # of a head that pools the patches with its own query
 
 
 def rollout(layers: Iterable[Tensor], raw: bool = False) -> Tensor:
-    """Attention through all layers, [B, T, T]: each passes on what it attends to and, by its residual, itself, half and
-    half (Abnar and Zuidema 2020). `layers` are weights [B, heads, T, T]; `raw` is their product alone."""
+    """Attention rollout [B, T, T] (Abnar and Zuidema 2020): the product over layers of attention weights [B, heads, T,
+    T], averaged with the identity for the residual. `raw` leaves the identity out."""
     total: Tensor | None = None
     for weights in layers:
         step = weights.float().mean(dim=1)
@@ -26,13 +26,13 @@ def rollout(layers: Iterable[Tensor], raw: bool = False) -> Tensor:
             step = 0.5 * step + 0.5 * torch.eye(step.shape[-1], device=step.device)
             step = step / step.sum(dim=-1, keepdim=True)
         total = step if total is None else step @ total
-    assert total is not None, "no layers were given"
+    assert total is not None, "layers is empty"
     return total
 
 
 def class_attention(model: Model, batch: dict[str, Any], shape: tuple[int, int]) -> tuple[Tensor, Tensor] | None:
-    """What the answer attends to, [B, rows, columns], in the last layer and by rollout: the first token, or the query
-    of a pool. None where a model has neither with a grid of patches. `shape` are the rows and columns of pixels."""
+    """Maps [B, rows, columns] of the last layer and of rollout, for the class token or the query of attention pooling.
+    None if the model has neither with a grid of patches. `shape` are the rows and columns of pixels."""
     if not fnmatch.filter(model.points, WEIGHTS):
         return None
     pools = [POOL] if POOL in model.points else []
@@ -47,8 +47,8 @@ def class_attention(model: Model, batch: dict[str, Any], shape: tuple[int, int])
 
 
 def _maps(last: Tensor, rolled: Tensor, shape: tuple[int, int], spare: tuple[int, int]) -> tuple[Tensor, Tensor] | None:
-    """Weights of tokens as maps of the image; from `spare[0]` to `spare[1]` tokens stand before the patches: a class
-    token, and perhaps one of distillation."""
+    """Token weights as maps of the image; `spare[0]` to `spare[1]` tokens before the patches (class and distillation
+    tokens) are dropped."""
     cells = last.shape[-1]
     for rows in range(1, cells + 1):
         columns = round(rows * shape[1] / shape[0])

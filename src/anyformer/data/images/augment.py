@@ -1,10 +1,10 @@
-"""Images changed at random while a model learns, a batch at a time, on whatever device the batch is.
+"""Random image augmentation of batches, on any device.
 
 batch = augment({"pixels": pixels, "labels": labels}, Augmentation(flip=0.5, mixup=0.8), generator)
 
-Everything that moves pixels (crop, shift, flip, rotation, shear) is one affine map an image, composed first and
-sampled once; boxes, keypoints and masks go through the same map. Then come colors, rectangles of noise, and mixtures
-of two images. All draws are from the generator given, so that the same one gives the same images.
+Geometric operations (crop, shift, flip, rotation, shear) are composed to one affine map per image, which is sampled
+once and also applied to boxes, keypoints and masks. Then come color operations, random erasing, and mixing of two
+images. All random numbers are drawn from the given generator.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ COLOR_OPS = (
     "brightness",
     "sharpness",
 )
-DRAWS = 64  # numbers drawn for each image, whether they are needed or not: one kernel
-ASPECT = 4 / 3  # of a random crop, at most
-LEFT = 0.25  # the share of a box that must stay inside for the box to stay
+DRAWS = 64  # random numbers for each image, drawn in one kernel
+ASPECT = 4 / 3  # maximum aspect ratio of a random crop
+LEFT = 0.25  # fraction of a box that must stay inside for the box to be kept
 
 
 @dataclass(frozen=True, kw_only=True)
 class Augmentation(Settings):
-    """Zeros and None: nothing happens."""
+    """0 or None disables an operation."""
 
     crop: tuple[float, ...] | None = (
-        None  # the share of the area that is cut out and enlarged: from, to (above 1: less)
+        None  # range of the fraction of the area that is cropped and resized; above 1 the image shrinks
     )
-    pad: float = 0.0  # an image is moved by up to this share of its sides, what is missing is gray
-    flip: float = 0.0  # the chance that left and right change places
+    pad: float = 0.0  # maximum shift as a fraction of the sides; the border is gray
+    flip: float = 0.0  # probability of a horizontal flip
     rotate: float = 0.0  # maximum rotation in degrees, in either direction
     randaugment_ops: int = 0  # operations drawn from RandAugment (Cubuk et al. 2020), each on half of the images
     magnitude: float = 0.9  # their strength, 0 to 1
@@ -69,7 +69,9 @@ class Augmentation(Settings):
         for name in ("randaugment_ops", "mixup", "cutmix"):
             self.require(getattr(self, name) >= 0, f"{name} is {getattr(self, name)}; it must be 0 or more.")
         good = self.crop is None or (len(self.crop) == 2 and 0 < self.crop[0] <= self.crop[1])
-        self.require(good, f"crop is {self.crop}; it takes two shares of the area, such as 0.08, 1.")
+        self.require(
+            good, f"crop is {self.crop}; it must be two fractions of the area in increasing order, such as 0.08, 1."
+        )
 
     @property
     def is_geometric(self) -> bool:
@@ -79,12 +81,12 @@ class Augmentation(Settings):
 def augment(
     batch: Batch, settings: Augmentation, generator: Generator, swaps: Tensor | None = None, *, compiled: bool = False
 ) -> Batch:
-    """`pixels` [B, C, H, W] from 0 to 255, and what lies on them: `boxes` [B, n, 4] with `classes` [B, n], `keypoints`
-    [B, keypoints, 3], `mask` [B, H, W]. `sizes` [B, 2] where images are padded. `swaps` [keypoints] says which keypoint
-    each becomes in a mirror; without it, images with keypoints are not flipped.
+    """`pixels` [B, C, H, W] from 0 to 255, with their targets: `boxes` [B, n, 4] with `classes` [B, n], `keypoints`
+    [B, keypoints, 3], `mask` [B, H, W]. `sizes` [B, 2] are given if images are padded. `swaps` [keypoints] is the index
+    of each keypoint's mirror image; without it, images with keypoints are not flipped.
 
-    Mixtures add `other_labels` and `share`, the part of each image that is its own. `compiled`: the hundreds of small
-    steps as a few kernels, which a GPU that learns a small model needs.
+    Mixing adds `other_labels` and `share`, the fraction of each image that is its own. `compiled` fuses the hundreds of
+    small operations, which saves launch time on a GPU with small models.
     """
     drawn = sample_parameters(batch["pixels"], settings, generator)
     return (_compiled() if compiled else apply_augmentation)(batch, drawn, settings, swaps)
@@ -96,7 +98,7 @@ def _compiled() -> Any:
 
 
 def sample_parameters(pixels: Tensor, settings: Augmentation, generator: Generator) -> Batch:
-    """Everything that is left to chance."""
+    """Draw all random numbers."""
     n, device = len(pixels), pixels.device
     drawn = {"numbers": torch.rand(DRAWS, n, generator=generator, device=device)}
     if settings.random_erasing:
@@ -109,7 +111,7 @@ def sample_parameters(pixels: Tensor, settings: Augmentation, generator: Generat
 
 
 def apply_augmentation(batch: Batch, drawn: Batch, settings: Augmentation, swaps: Tensor | None) -> Batch:
-    """What follows from the draws: a function and nothing else."""
+    """Apply the operations for drawn numbers; deterministic."""
     pixels = batch["pixels"].float()
     draws = iter(drawn["numbers"].unbind())
     chosen = [_choose(next(draws), next(draws), settings) for _ in range(settings.randaugment_ops)]
@@ -134,13 +136,13 @@ def apply_augmentation(batch: Batch, drawn: Batch, settings: Augmentation, swaps
 
 
 def _choose(which: Tensor, how: Tensor, settings: Augmentation) -> tuple[Tensor, Tensor]:
-    """An operation for half of the images, by its number among COLOURS and MOVES, and how strong it is, -m to m."""
+    """The index of an operation (in COLOR_OPS and AFFINE_OPS) for half of the images, and its strength from -m to m."""
     kinds = len(COLOR_OPS) + len(AFFINE_OPS)
-    kind = ((2 * which - 1).clamp(min=0) * kinds).long().clamp(max=kinds - 1)  # the first is to do nothing
+    kind = ((2 * which - 1).clamp(min=0) * kinds).long().clamp(max=kinds - 1)  # index 0: no operation
     return kind, (2 * how - 1).sign() * (0.5 + 0.5 * (2 * how - 1).abs()) * settings.magnitude
 
 
-# Maps: [B, 2, 3], from places (x, y, 1) of an image to places of what becomes of it; pixel i reaches from i to i + 1.
+# Maps [B, 2, 3] from points (x, y, 1) of an image to points of the result; pixel i covers i to i + 1.
 
 
 def compose(
@@ -172,14 +174,14 @@ def affine(
     x: Tensor | None = None,
     y: Tensor | None = None,
 ) -> Tensor:
-    """x' = xx·x + xy·y + x,  y' = yx·x + yy·y + y"""
+    """Affine maps x' = xx·x + xy·y + x,  y' = yx·x + yy·y + y."""
     zero = torch.zeros_like(xx)
     rows = [xx, xy, x, yx, yy if yy is not None else xx, y]
     return torch.stack([zero if value is None else value for value in rows], dim=1).view(-1, 2, 3)
 
 
 def compose_affine(second: Tensor, first: Tensor) -> Tensor:
-    """First one map, then the other. No matrix product: those may be rounded on a GPU."""
+    """Compose two maps, `first` first. No matrix product: it may have reduced precision on a GPU."""
     linear = (second[:, :, :2, None] * first[:, None, :, :]).sum(dim=2)
     shift = torch.cat([torch.zeros_like(second[:, :, :2]), second[:, :, 2:]], dim=2)
     return linear + shift
@@ -193,7 +195,7 @@ def inverse(maps: Tensor) -> Tensor:
 
 
 def _crop(area: tuple[float, ...], height: Tensor, width: Tensor, draws: Iterator[Tensor]) -> Tensor:
-    """A part of the image, stretched to the whole (random resized crop)."""
+    """A random crop, resized to the whole image."""
     share = area[0] + (area[1] - area[0]) * next(draws)
     aspect = torch.exp((2 * next(draws) - 1) * math.log(ASPECT))
     most = max(area[1], 1.0) ** 0.5
@@ -203,7 +205,7 @@ def _crop(area: tuple[float, ...], height: Tensor, width: Tensor, draws: Iterato
 
 
 def _move(kind: Tensor, strength: Tensor, height: Tensor, width: Tensor) -> Tensor:
-    """MOVES, about the middle; a kind that is none of them stays where it is."""
+    """The operations AFFINE_OPS about the center; other kinds are the identity."""
 
     def only(name: str, value: Tensor) -> Tensor:
         return torch.where(kind == AFFINE_OPS.index(name), value, torch.zeros_like(value))
@@ -216,15 +218,15 @@ def _move(kind: Tensor, strength: Tensor, height: Tensor, width: Tensor) -> Tens
 
 
 def _about(turned: Tensor, height: Tensor, width: Tensor) -> Tensor:
-    """A map that leaves the middle where it is, but for its own shift."""
+    """Conjugate a map with the translation to the center."""
     one = torch.ones_like(height)
     return compose_affine(
         affine(one, x=width / 2, y=height / 2), compose_affine(turned, affine(one, x=-width / 2, y=-height / 2))
     )
 
 
-def sample_places(maps: Tensor, height: int, width: int) -> Tensor:
-    """[B, H, W, 2]: where each pixel comes from, as grid_sample counts."""
+def sample_grid(maps: Tensor, height: int, width: int) -> Tensor:
+    """Sampling grid [B, H, W, 2] for grid_sample."""
     a, b, x, c, d, y = (value.view(-1, 1, 1) for value in inverse(maps).flatten(1).unbind(dim=1))
     across = torch.arange(width, device=maps.device, dtype=maps.dtype) + 0.5
     down = (torch.arange(height, device=maps.device, dtype=maps.dtype) + 0.5).unsqueeze(1)
@@ -232,25 +234,25 @@ def sample_places(maps: Tensor, height: int, width: int) -> Tensor:
 
 
 def warp(pixels: Tensor, maps: Tensor, fill: float = 127.5) -> Tensor:
-    places = sample_places(maps, pixels.shape[-2], pixels.shape[-1])
-    return F.grid_sample(pixels - fill, places, mode="bilinear", padding_mode="zeros", align_corners=False) + fill
+    grid = sample_grid(maps, pixels.shape[-2], pixels.shape[-1])
+    return F.grid_sample(pixels - fill, grid, mode="bilinear", padding_mode="zeros", align_corners=False) + fill
 
 
 def warp_mask(mask: Tensor, maps: Tensor, fill: int = IGNORED) -> Tensor:
-    """Classes of pixels [B, H, W]: the nearest; `fill` where nothing was."""
-    places = sample_places(maps, mask.shape[-2], mask.shape[-1])
+    """Warp class masks [B, H, W] with nearest-neighbor sampling; `fill` outside the image."""
+    grid = sample_grid(maps, mask.shape[-2], mask.shape[-1])
     shifted = (mask.float() - fill).unsqueeze(1)
-    moved = F.grid_sample(shifted, places, mode="nearest", padding_mode="zeros", align_corners=False)
+    moved = F.grid_sample(shifted, grid, mode="nearest", padding_mode="zeros", align_corners=False)
     return (moved.squeeze(1) + fill).round().to(mask.dtype)
 
 
 def move_points(points: Tensor, maps: Tensor) -> Tensor:
-    """[B, n, 2]"""
+    """Map points [B, n, 2]."""
     return (maps[:, None, :, :2] * points.unsqueeze(-2)).sum(dim=-1) + maps[:, None, :, 2]
 
 
 def transform_targets(batch: Batch, maps: Tensor, sizes: Tensor, flips: Tensor, swaps: Tensor | None) -> Batch:
-    """What lies on the images, moved along."""
+    """Apply the maps to boxes, keypoints and masks."""
     moved: Batch = {}
     edge = sizes.flip(1).unsqueeze(1).to(maps.dtype)  # [B, 1, (width, height)]
     if "boxes" in batch:
@@ -265,7 +267,7 @@ def transform_targets(batch: Batch, maps: Tensor, sizes: Tensor, flips: Tensor, 
 
 
 def move_boxes(boxes: Tensor, maps: Tensor, edge: Tensor) -> tuple[Tensor, Tensor]:
-    """The boxes around what boxes became, cut off at the edge; and which of them still show enough."""
+    """The bounding boxes of mapped boxes, clipped to the image; and which are still visible enough."""
     left, top, right, bottom = boxes.unbind(dim=-1)
     corners = torch.stack([left, top, right, top, left, bottom, right, bottom], dim=-1)
     spread = move_points(corners.reshape(len(boxes), -1, 2), maps).view(len(boxes), -1, 4, 2)
@@ -278,20 +280,20 @@ def move_boxes(boxes: Tensor, maps: Tensor, edge: Tensor) -> tuple[Tensor, Tenso
 
 
 def move_joints(joints: Tensor, maps: Tensor, edge: Tensor, flips: Tensor, swaps: Tensor | None) -> Tensor:
-    """[B, keypoints, 3]; one that left the image is not seen any more. In a mirror, left and right change names."""
-    places = move_points(joints[..., :2], maps)
-    inside = ((places >= 0) & (places <= edge)).all(dim=-1)
-    moved = torch.cat([places, (joints[..., 2] * inside).unsqueeze(-1)], dim=-1)
+    """Map keypoints [B, keypoints, 3]; those outside become invisible. Flips swap left and right."""
+    points = move_points(joints[..., :2], maps)
+    inside = ((points >= 0) & (points <= edge)).all(dim=-1)
+    moved = torch.cat([points, (joints[..., 2] * inside).unsqueeze(-1)], dim=-1)
     if swaps is None:
         return moved
     return torch.where(flips.view(-1, 1, 1), moved[:, swaps.to(moved.device)], moved)
 
 
-# Rectangles and mixtures.
+# Random erasing and mixing.
 
 
 def rectangle(high: Tensor, wide: Tensor, middle_y: Tensor, middle_x: Tensor, height: int, width: int) -> Tensor:
-    """[B, H, W]: True inside; sizes and middles in pixels."""
+    """[B, H, W]: True inside rectangles; sizes and centers in pixels."""
     down = torch.arange(height, device=high.device).view(1, -1, 1) + 0.5
     across = torch.arange(width, device=high.device).view(1, 1, -1) + 0.5
     high, wide, middle_y, middle_x = (value.view(-1, 1, 1) for value in (high, wide, middle_y, middle_x))
@@ -299,7 +301,7 @@ def rectangle(high: Tensor, wide: Tensor, middle_y: Tensor, middle_x: Tensor, he
 
 
 def erase(pixels: Tensor, rng: float, draws: Iterator[Tensor], noise: Tensor) -> Tensor:
-    """Noise in a rectangle of 2% to a third of the area."""
+    """Replace a rectangle of 2% to 33% of the area by noise."""
     height, width = pixels.shape[-2:]
     hit = next(draws) < rng
     area = 0.02 + (1 / 3 - 0.02) * next(draws)
@@ -312,15 +314,17 @@ def erase(pixels: Tensor, rng: float, draws: Iterator[Tensor], noise: Tensor) ->
 
 
 def beta(alpha: float, n: int, generator: Generator, device: torch.device) -> Tensor:
-    """[n] draws of Beta(alpha, alpha)."""
+    """[n] samples of Beta(alpha, alpha)."""
     both = torch._standard_gamma(torch.full((2, n), alpha, device=device), generator=generator)
     return both[0] / both.sum(dim=0).clamp(min=1e-12)
 
 
 def mix(batch: Batch, settings: Augmentation, draws: Iterator[Tensor], drawn: Batch) -> Batch:
-    """Each image with the one as far from the other end of the batch."""
+    """Mix each image with the one at the mirrored position in the batch."""
     if "labels" not in batch or batch["labels"].dim() != 1:
-        raise ConfigError("mixup and cutmix mix labels too, and these images have none; set task.augment.mixup=0.")
+        raise ConfigError(
+            "task.augment.mixup and task.augment.cutmix mix labels, but these images have none; set both to 0."
+        )
     pixels = batch["pixels"]
     height, width = pixels.shape[-2], pixels.shape[-1]
     other = pixels.flip(0)

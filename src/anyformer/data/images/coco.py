@@ -1,6 +1,6 @@
-"""COCO's json: boxes, classes, keypoints, outlines and captions of each image; or of each object by itself.
+"""COCO files: boxes, classes, keypoints, segmentations and captions for each image or for each object.
 
-Every entry is checked once, before anything is made of it; a field that is null counts as not there.
+Every entry is validated first; a field that is null counts as missing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from anyformer.errors import DataError
 
 NAMES = ("file_name", "file", "filename", "path", "image", "image_path")
 MASKS = ("semantic_mask", "mask", "mask_file")
-OBJECTS = frozenset(("bbox", "category_id", "segmentation"))  # what a file says of objects where it has none
+OBJECTS = frozenset(
+    ("bbox", "category_id", "segmentation")
+)  # fields of objects; in a file without objects they are absent
 
 Entry = Mapping[str, Any]
 
@@ -28,7 +30,7 @@ def is_coco(whole: Any) -> bool:
 
 
 def read_coco(whole: Entry, path: Path, finder: FileFinder, objects: bool) -> tuple[list[Row], dict[str, Any]]:
-    """A row for each image, or for each object; and what holds for all: names of classes, of keypoints, bones."""
+    """A row for each image or object, and the metadata: names of classes and keypoints, bones."""
     images = _by_id(whole, "images", path)
     categories = _by_id(whole, "categories", path)
     about = describe(categories)
@@ -37,9 +39,9 @@ def read_coco(whole: Entry, path: Path, finder: FileFinder, objects: bool) -> tu
     by_image: dict[Any, list[Row]] = {number: [] for number in images}
     for where, note in notes:
         if not _among(note.get("image_id"), images):
-            raise DataError(f'{where}, is of an image {note.get("image_id")!r} that "images" does not have.')
-        said = _note(note, where, categories, fields, len(about.get("joints", ())))
-        by_image[note["image_id"]].append(said)
+            raise DataError(f'{where}, has image_id {note.get("image_id")!r}, which is not in "images".')
+        row = _note(note, where, categories, fields, len(about.get("joints", ())))
+        by_image[note["image_id"]].append(row)
     rows: list[Row] = []
     for number, (where, image) in images.items():
         row = _image(image, where, finder)
@@ -49,12 +51,12 @@ def read_coco(whole: Entry, path: Path, finder: FileFinder, objects: bool) -> tu
         else:
             rows.append({**row, **_together(some, fields, len(about.get("joints", ())))})
     if objects and not rows:
-        raise DataError(f"{path} has no annotations of objects whose keypoints are seen.")
+        raise DataError(f"{path} has no annotations with visible keypoints.")
     return rows, about
 
 
 def describe(categories: Mapping[Any, tuple[str, Entry]]) -> dict[str, Any]:
-    """Names of classes in the order of their ids, and the keypoints and bones of those that have some."""
+    """Class names in the order of their ids, and the keypoints and bones if there are some."""
     numbers = sorted(categories, key=lambda number: (isinstance(number, str), number))
     about: dict[str, Any] = {"labels": [], "category_ids": numbers}
     for where, entry in (categories[number] for number in numbers):
@@ -63,7 +65,7 @@ def describe(categories: Mapping[Any, tuple[str, Entry]]) -> dict[str, Any]:
         about["labels"].append(str(entry["name"]))
         if entry.get("keypoints"):
             if not isinstance(entry["keypoints"], list):
-                raise DataError(f'{where}, has "keypoints" that are no list of names.')
+                raise DataError(f'{where}, has "keypoints" that are not a list of names.')
             about["joints"] = [str(name) for name in entry["keypoints"]]
             about["bones"] = _bones(entry, where)
     return about
@@ -75,22 +77,22 @@ def _bones(entry: Entry, where: str) -> list[tuple[int, int]]:
         bones = [(int(a), int(b)) for a, b in entry.get("skeleton", ())]
     except (TypeError, ValueError, OverflowError):
         bones = [(n + 1, n + 1)]
-    first = 0 if any(0 in pair for pair in bones) else 1  # COCO counts keypoints from 1, others from 0
+    first = 0 if any(0 in pair for pair in bones) else 1  # COCO numbers keypoints from 1, other files from 0
     if any(not first <= end < n + first for pair in bones for end in pair):
-        raise DataError(f'{where}, has a "skeleton" that is not pairs of numbers of its {n} keypoints.')
+        raise DataError(f'{where}, has a "skeleton" that is not a list of pairs of its {n} keypoints.')
     return [(a - first, b - first) for a, b in bones]
 
 
 def _entries(whole: Entry, key: str, path: Path) -> Iterator[tuple[str, Entry]]:
-    """Where each stands, and what it says; null is left out."""
+    """The location and content of each entry; null is skipped."""
     listed = whole.get(key)
     if not isinstance(listed, (list, NoneType)):
-        raise DataError(f'{path} has "{key}" that are no list.')
+        raise DataError(f'{path} has "{key}" that is not a list.')
     kind = key.removesuffix("s") if key != "categories" else "category"
     for i, entry in enumerate(listed or ()):
         where = f"{path}, {kind} {i + 1}"
         if not isinstance(entry, dict):
-            raise DataError(f"{where}, is {entry!r:.40}, which is no object.")
+            raise DataError(f"{where}, is {entry!r:.40}; it must be an object.")
         yield where, {name: value for name, value in entry.items() if value is not None}
 
 
@@ -99,9 +101,9 @@ def _by_id(whole: Entry, key: str, path: Path) -> dict[Any, tuple[str, Entry]]:
     for where, entry in _entries(whole, key, path):
         number = entry.get("id")
         if not isinstance(number, (int, float, str)):
-            raise DataError(f'{where}, has no "id" that is a number or a text.')
+            raise DataError(f'{where}, needs an "id" that is a number or a string.')
         if number in found:
-            raise DataError(f"{where}, has the id {number!r}, which an earlier one has.")
+            raise DataError(f"{where}, has the id {number!r}, which an earlier entry has too.")
         found[number] = (where, entry)
     return found
 
@@ -124,23 +126,23 @@ def _image(image: Entry, where: str, finder: FileFinder) -> Row:
 def _note(
     note: Entry, where: str, categories: Mapping[Any, tuple[str, Entry]], fields: Collection[str], joints: int
 ) -> Row:
-    """What one annotation says; what others have, it has too."""
+    """The fields of one annotation; all annotations must have the same."""
     row: Row = {}
     for name in ("bbox", "category_id", "caption"):
         if name in fields and name not in note:
-            raise DataError(f'{where}, has no "{name}", which others have.')
+            raise DataError(f'{where}, has no "{name}", which other annotations have.')
     if "bbox" in fields:
         left, top, width, height = _numbers(note["bbox"], 4, f'{where}, has a "bbox" that is not four numbers.')
         row["box"] = np.array([left, top, left + width, top + height], dtype=np.float32)
-        row["area"] = _numbers(note.get("area", 0.0), 1, f'{where}, has an "area" that is no number.')[0]
+        row["area"] = _numbers(note.get("area", 0.0), 1, f'{where}, has an "area" that is not a number.')[0]
         row["crowds"] = bool(note.get("iscrowd", 0))
     if "category_id" in fields:
         if not _among(note["category_id"], categories):
-            raise DataError(f'{where}, has category {note["category_id"]!r}, which "categories" does not have.')
+            raise DataError(f'{where}, has category_id {note["category_id"]!r}, which is not in "categories".')
         row["label"] = str(categories[note["category_id"]][1]["name"])
-    if "keypoints" in fields:  # x, y, and 0 where it is not known
-        said = f'{where}, has "keypoints" that are not {joints} times x, y, seen.'
-        row["keypoints"] = _numbers(note.get("keypoints", [0.0] * 3 * joints), 3 * joints, said).reshape(joints, 3)
+    if "keypoints" in fields:  # x, y, visibility (0: unknown)
+        message = f'{where}, has "keypoints" that are not {joints} times x, y, seen.'
+        row["keypoints"] = _numbers(note.get("keypoints", [0.0] * 3 * joints), 3 * joints, message).reshape(joints, 3)
     if "segmentation" in fields:
         row["segment"] = note.get("segmentation")
     if "caption" in fields:
@@ -148,19 +150,19 @@ def _note(
     return row
 
 
-def _numbers(value: Any, n: int, said: str) -> Any:
+def _numbers(value: Any, n: int, message: str) -> Any:
     try:
         with np.errstate(over="ignore"):
             found = np.array(value, dtype=np.float32).reshape(-1)
     except (TypeError, ValueError, OverflowError):
-        raise DataError(said) from None
+        raise DataError(message) from None
     if len(found) != n or np.isinf(found).any():
-        raise DataError(said)
+        raise DataError(message)
     return found
 
 
 def _together(notes: Sequence[Row], fields: Collection[str], joints: int) -> Row:
-    """What the annotations of one image say."""
+    """Merge the annotations of one image."""
     row: Row = {}
     if "bbox" in fields:
         row["boxes"] = np.array([note["box"] for note in notes], dtype=np.float32).reshape(-1, 4)
@@ -169,8 +171,8 @@ def _together(notes: Sequence[Row], fields: Collection[str], joints: int) -> Row
     if "category_id" in fields:
         row["classes"] = [note["label"] for note in notes]
     if "keypoints" in fields:
-        places = [note["keypoints"] for note in notes]
-        row["keypoints"] = np.array(places, dtype=np.float32).reshape(len(notes), joints, 3)
+        keypoints = [note["keypoints"] for note in notes]
+        row["keypoints"] = np.array(keypoints, dtype=np.float32).reshape(len(notes), joints, 3)
     if "segmentation" in fields:
         row["segments"] = [note["segment"] for note in notes]
     if "caption" in fields:

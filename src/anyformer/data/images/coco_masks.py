@@ -1,4 +1,4 @@
-"""COCO's outlines as masks: polygons, and run lengths, plain or packed into a string. The pixels of pycocotools."""
+"""COCO segmentations as masks: polygons, and run-length encodings (lists or strings). Equal to pycocotools."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from numpy.typing import NDArray
 from anyformer.errors import DataError
 
 Mask = NDArray[np.bool_]
-FINER = 5  # how much finer than pixels a polygon's edge is followed
-FAR = 1e9  # pixels; what lies beyond counts as there
+FINER = 5  # subpixels along an edge of a polygon
+FAR = 1e9  # pixels; coordinates are clipped to this
 
 
 def decode_mask(segment: Any, height: int, width: int) -> Mask:
-    """[height, width]: True inside a polygon ([[x, y, x, y, …], …]) or where runs {"counts", "size"} say so."""
+    """[height, width]: True inside polygons [[x, y, x, y, …], …] or run lengths {"counts", "size"}."""
     if segment is None or (isinstance(segment, Sequence) and not len(segment)):
         return np.zeros((height, width), dtype=bool)
     if isinstance(segment, Mapping):
         return _from_runs(segment, height, width)
     if not isinstance(segment, Sequence) or isinstance(segment, str):
-        raise DataError(f"an outline is {type(segment).__name__}; it must be polygons or run lengths.")
+        raise DataError(f"a segmentation is {type(segment).__name__}; it must be polygons or run lengths.")
     polygons = segment if isinstance(segment[0], Sequence) else [segment]
     mask = np.zeros((height, width), dtype=bool)
     for polygon in polygons:
@@ -33,22 +33,22 @@ def decode_mask(segment: Any, height: int, width: int) -> Mask:
 def semantic_mask(
     segments: Sequence[Any], kinds: Sequence[int], height: int, width: int, nothing: int = 0
 ) -> NDArray[np.int64]:
-    """One class for each pixel; where outlines overlap, the smaller one lies on top."""
+    """One class for each pixel; smaller segmentations lie on top of larger ones."""
     canvas = np.full((height, width), nothing, dtype=np.int64)
     masks = []
     for i, segment in enumerate(segments):
         try:
             masks.append(decode_mask(segment, height, width))
         except DataError as error:
-            raise DataError(f"of its object {i + 1}, {error}") from None
+            raise DataError(f"object {i + 1}: {error}") from None
     for i in sorted(range(len(masks)), key=lambda i: -int(masks[i].sum())):
         canvas[masks[i]] = kinds[i]
     return canvas
 
 
 def fill_polygon(polygon: Any, height: int, width: int) -> Mask:
-    """The inside of one polygon [x, y, x, y, …]: its edge is followed on a finer grid, and where that crosses the
-    middle of a column of pixels, inside and outside change."""
+    """The inside of one polygon [x, y, x, y, …]. Its edge is rasterized on a finer grid; the sign of inside and outside
+    changes where it crosses the center of a pixel column."""
     try:
         corners = np.asarray(polygon, dtype=np.float64).reshape(-1, 2)
     except (TypeError, ValueError, OverflowError):
@@ -64,14 +64,14 @@ def fill_polygon(polygon: Any, height: int, width: int) -> Mask:
     column = (np.where(then < before, then, then - 1) + 0.5) / FINER - 0.5
     row = (np.minimum(down[turns], down[turns + 1]) + 0.5) / FINER - 0.5
     here = (np.floor(column) == column) & (column >= 0) & (column <= width - 1)
-    places = column[here].astype(np.int64) * height + np.ceil(row[here].clip(0, height)).astype(np.int64)
-    crossed = np.bincount(places, minlength=height * width + 1)[: height * width]
+    pixels = column[here].astype(np.int64) * height + np.ceil(row[here].clip(0, height)).astype(np.int64)
+    crossed = np.bincount(pixels, minlength=height * width + 1)[: height * width]
     return (np.cumsum(crossed) % 2 == 1).reshape(width, height).T
 
 
 def _near(corners: NDArray[np.float64], height: int, width: int) -> NDArray[np.float64]:
-    """A polygon without what lies further from the image than that is large, side by side (Sutherland, Hodgman 1974):
-    an edge is followed point by point, however long it is."""
+    """Clip a polygon to one image size around the image (Sutherland, Hodgman 1974), so that the number of points on its
+    edges is bounded."""
     corners = corners.clip(-FAR, FAR)
     for axis, size in ((0, width), (1, height)):
         for sign, limit in ((1, 2 * size), (-1, size)):
@@ -90,7 +90,7 @@ def _near(corners: NDArray[np.float64], height: int, width: int) -> NDArray[np.f
 
 
 def _edge(corners: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Every point of the fine grid along the edge."""
+    """Every point of the finer grid along the edge."""
     xs, ys = [], []
     for start, end in zip(corners, np.roll(corners, -1, axis=0), strict=True):
         dx, dy = np.abs(end - start)
@@ -110,23 +110,24 @@ def _from_runs(runs: Mapping[str, Any], height: int, width: int) -> Mask:
     try:
         counts, (rows, columns) = runs["counts"], runs["size"]
     except (KeyError, TypeError, ValueError):
-        raise DataError('run lengths need "counts", and "size": rows and columns.') from None
+        raise DataError('run lengths need "counts" and "size" (rows, columns).') from None
     try:
         counts = decode_rle(counts) if isinstance(counts, (str, bytes)) else [int(count) for count in counts]
     except (TypeError, ValueError, OverflowError, IndexError):
-        raise DataError('run lengths have "counts" that are neither numbers nor COCO\'s string of them.') from None
+        raise DataError('"counts" of run lengths must be a list of integers or a string in COCO\'s encoding.') from None
     if (rows, columns) != (height, width):
-        raise DataError(f"run lengths are of an image of {rows} x {columns}, and this one has {height} x {width}.")
+        raise DataError(f'run lengths have "size" {rows} x {columns}; the image has {height} x {width}.')
     if min(counts, default=0) < 0:
-        raise DataError(f"run lengths hold {min(counts):,}, and none can be less than 0.")
+        raise DataError(f"run lengths contain {min(counts):,}; they must be 0 or more.")
     if sum(counts) != rows * columns:
-        raise DataError(f"run lengths add up to {sum(counts):,}, and the image has {rows * columns:,} pixels.")
+        raise DataError(f"run lengths add up to {sum(counts):,}; the image has {rows * columns:,} pixels.")
     inside = np.arange(len(counts)) % 2 == 1
     return np.repeat(inside, counts).reshape(columns, rows).T
 
 
 def decode_rle(text: str | bytes) -> list[int]:
-    """COCO's string of run lengths: 5 bits a character, the lowest first, differences to the run before last."""
+    """Decode COCO's string of run lengths: 5 bits per character, lowest first, differences to the run before the
+    last."""
     data = text.encode("ascii") if isinstance(text, str) else text
     counts: list[int] = []
     i = 0

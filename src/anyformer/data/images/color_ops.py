@@ -1,5 +1,5 @@
-"""Changes of color on a batch of images [B, C, H, W] from 0 to 255, each with a strength of its own: those of
-Pillow's ImageOps and ImageEnhance, which RandAugment draws from."""
+"""The color operations of RandAugment on batches [B, C, H, W] from 0 to 255, with a strength for each image. They equal
+Pillow's ImageOps and ImageEnhance."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ Change = Callable[[Tensor, Tensor], Tensor]  # images, strengths [B] from -1 to 
 
 
 def apply_ops(pixels: Tensor, kind: Tensor, names: Sequence[str], strength: Tensor) -> Tensor:
-    """Each image changed as the name that `kind` [B] points to says; a kind beyond the names leaves it."""
+    """Apply to each image the operation of `names` that `kind` [B] selects; an index beyond the names is the
+    identity."""
     for i, name in enumerate(names):
         if name in CHANGES:
             pixels = apply_where(pixels, kind == i, CHANGES[name], strength)
@@ -21,7 +22,7 @@ def apply_ops(pixels: Tensor, kind: Tensor, names: Sequence[str], strength: Tens
 
 
 def apply_where(pixels: Tensor, chosen: Tensor, change: Change, strength: Tensor) -> Tensor:
-    """The chosen images changed. A GPU changes all and picks, which is quicker than asking it how many there are."""
+    """Apply an operation to the chosen images. On a GPU all images are processed, which avoids a host sync."""
     if pixels.device.type == "cpu" and not torch.compiler.is_compiling():
         rows = chosen.nonzero().squeeze(1)
         return pixels if not len(rows) else pixels.index_copy(0, rows, change(pixels[rows], strength[rows]))
@@ -29,13 +30,13 @@ def apply_where(pixels: Tensor, chosen: Tensor, change: Change, strength: Tensor
 
 
 def jitter(pixels: Tensor, most: float, draws: Sequence[Tensor]) -> Tensor:
-    """Brightness, contrast and saturation, each by up to `most`."""
+    """Brightness, contrast and saturation, each changed by up to `most`."""
     for change, draw in zip((brightness, contrast, saturation), draws, strict=True):
         pixels = change(pixels, (2 * draw - 1) * most / ENHANCE)
     return pixels
 
 
-ENHANCE = 0.9  # how far from 1 the factor of the strongest brightness, contrast, saturation and sharpness is
+ENHANCE = 0.9  # maximum difference from 1 of the factor of brightness, contrast, saturation and sharpness
 
 
 def _factor(strength: Tensor) -> Tensor:
@@ -43,7 +44,7 @@ def _factor(strength: Tensor) -> Tensor:
 
 
 def to_grayscale(pixels: Tensor) -> Tensor:
-    """[B, 1, H, W], by the weights of ITU-R 601."""
+    """[B, 1, H, W], with the weights of ITU-R 601."""
     if pixels.shape[1] != 3:
         return pixels.mean(dim=1, keepdim=True)
     red, green, blue = pixels.unbind(dim=1)
@@ -65,7 +66,7 @@ def saturation(pixels: Tensor, strength: Tensor) -> Tensor:
 
 
 def sharpness(pixels: Tensor, strength: Tensor) -> Tensor:
-    """Away from a blurred image, or towards it; the outermost pixels stay."""
+    """Interpolate between the image and a smoothed one, or extrapolate; border pixels are kept."""
     if min(pixels.shape[-2:]) < 3:
         return pixels
     inner = pixels[:, :, 1:-1, 1:-1]
@@ -75,26 +76,26 @@ def sharpness(pixels: Tensor, strength: Tensor) -> Tensor:
 
 
 def solarize(pixels: Tensor, strength: Tensor) -> Tensor:
-    """What is brighter than a limit turns to its negative."""
+    """Invert pixels above a threshold."""
     limit = (255.99 * (1 - strength.abs())).view(-1, 1, 1, 1)
     return torch.where(pixels < limit, pixels, 255 - pixels)
 
 
 def posterize(pixels: Tensor, strength: Tensor) -> Tensor:
-    """Down to 4 bits a channel."""
+    """Reduce to as few as 4 bits per channel."""
     step = 2 ** (4 * strength.abs()).round().view(-1, 1, 1, 1)
     return (pixels / step).floor() * step
 
 
 def autocontrast(pixels: Tensor, strength: Tensor) -> Tensor:
-    """Each channel from its darkest and brightest to 0 and 255 (autocontrast)."""
+    """Stretch each channel to the range 0 to 255."""
     low, high = pixels.amin(dim=(2, 3), keepdim=True), pixels.amax(dim=(2, 3), keepdim=True)
     wide = high - low
     return torch.where(wide > 0, (pixels - low) * 255 / wide.clamp(min=1e-6), pixels)
 
 
 def equalize(pixels: Tensor, strength: Tensor) -> Tensor:
-    """Each channel's levels as often as each other, as far as can be."""
+    """Equalize the histogram of each channel."""
     levels = pixels.clamp(0, 255).long().flatten(2)  # [B, C, H·W]
     counts = torch.zeros(*levels.shape[:2], 256, device=pixels.device)
     counts.scatter_add_(2, levels, torch.ones_like(levels, dtype=counts.dtype))

@@ -1,7 +1,7 @@
-"""Answers drawn on the images they are about: boxes with labels, keypoints, masks, attention; and images side by side.
+"""Drawings of predictions on images: boxes with labels, keypoints, masks, attention; and grids of images.
 
-Everything takes and gives PIL images in RGB; places are in pixels of the image as it was stored, and are scaled where
-it is enlarged, or was opened smaller than it is.
+Functions take and return PIL images in RGB. Coordinates are those of the stored image and are scaled if the image is
+enlarged or was opened at a reduced size.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ import numpy as np
 
 from anyformer.data.images.image_file import original_size, pillow
 
-SMALLEST = 224  # pixels of the longer side that an image has at least when something is drawn on it
-TILE = 1000  # and at most, where it stands beside others
+SMALLEST = 224  # minimum length in pixels of the longer side of a drawing
+TILE = 1000  # maximum length in a grid
 PAPER, INK = (255, 255, 255), (27, 42, 65)
-LINE, STRIP = 900, 18  # pixels: the width of a line that was read, the height of the strip of a letter below it
+LINE, STRIP = 900, 18  # pixels: width of a text line, height of a character's strip below it
 
 
 def class_color(i: int) -> tuple[int, int, int]:
-    """Colors that are easily told apart, the same for the same class: turns of the golden angle."""
+    """A color for each class, easily distinguished: steps of the golden angle."""
     red, green, blue = colorsys.hsv_to_rgb(i * 0.618034 % 1.0, 0.85, 0.95)
     return int(red * 255), int(green * 255), int(blue * 255)
 
 
 def enlarge(image: Any) -> tuple[Any, Any]:
-    """A small image as a larger one, its pixels kept sharp; and by how much x and y of its places grow."""
+    """Enlarge a small image with nearest-neighbor sampling; returns it and the scale of x and y."""
     scale = max(math.ceil(SMALLEST / max(image.size)), 1)
     size = (image.width * scale, image.height * scale)
     larger = image.convert("RGB").resize(size, resample=0) if scale > 1 else image.convert("RGB").copy()
@@ -36,26 +36,26 @@ def enlarge(image: Any) -> tuple[Any, Any]:
 
 
 def shrink(image: Any) -> Any:
-    """A large image as a smaller one, to stand beside others."""
+    """Shrink a large image for a grid."""
     scale = max(image.size) / TILE
     return image if scale <= 1 else image.resize([max(round(side / scale), 1) for side in image.size])
 
 
 def pen(image: Any, letters: int = 0) -> tuple[Any, Any, int]:
-    """What draws on an image, a font (with `letters` of that size) and a line's width that suit its size."""
+    """A drawing context, a font (of size `letters`) and a line width that fit the image."""
     from PIL import ImageDraw, ImageFont
 
     side = max(image.size)
     return ImageDraw.Draw(image), ImageFont.load_default(letters or max(side // 45, 11)), max(side // 250, 1)
 
 
-def boxes(image: Any, places: Any, names: Sequence[str], kinds: Sequence[int] | None = None) -> Any:
-    """A frame around each of [n, 4] (left, top, right, bottom), the surest first, with what it is; `kinds` choose the
-    colors. The labels lie above all frames, that of the surest on top."""
+def boxes(image: Any, coordinates: Any, names: Sequence[str], kinds: Sequence[int] | None = None) -> Any:
+    """Draw boxes [n, 4] (left, top, right, bottom) with labels; the most confident one is drawn last. `kinds` select
+    the colors. Labels lie above all boxes."""
     image, scale = enlarge(image)
     draw, font, width = pen(image)
     tints = [class_color(kind) for kind in (kinds if kinds is not None else range(len(names)))]
-    corners = (np.asarray(places, dtype=np.float64).reshape(-1, 2, 2) * scale).reshape(-1, 4).tolist()
+    corners = (np.asarray(coordinates, dtype=np.float64).reshape(-1, 2, 2) * scale).reshape(-1, 4).tolist()
     every = list(zip(corners, names, tints, strict=True))[::-1]
     for (left, top, right, bottom), _, tint in every:
         draw.rectangle((left, top, max(right, left), max(bottom, top)), outline=tint, width=width + 1)
@@ -65,7 +65,7 @@ def boxes(image: Any, places: Any, names: Sequence[str], kinds: Sequence[int] | 
 
 
 def label(draw: Any, font: Any, text: str, left: float, top: float, tint: tuple[int, int, int]) -> None:
-    """A word on its color, above a place, or below it at the upper edge; moved so that it is inside the image."""
+    """A label on a colored background above a position, or below it at the upper edge; shifted into the image."""
     if not text:
         return
     across, down = draw.textbbox((0, 0), text, font=font)[2:]
@@ -83,11 +83,13 @@ def keypoints(image: Any, points: Any, bones: Sequence[tuple[int, int]] = (), le
     every = np.asarray(points, dtype=np.float64)
     for i, person in enumerate(every[None] if every.ndim == 2 else every):
         seen = person[:, 2] > least if person.shape[1] > 2 else np.ones(len(person), dtype=bool)
-        places = person[:, :2] * scale
+        coordinates = person[:, :2] * scale
         for a, b in bones:
             if seen[a] and seen[b]:
-                draw.line([*map(float, places[a]), *map(float, places[b])], fill=class_color(i + a), width=width + 1)
-        for x, y in places[seen]:
+                draw.line(
+                    [*map(float, coordinates[a]), *map(float, coordinates[b])], fill=class_color(i + a), width=width + 1
+                )
+        for x, y in coordinates[seen]:
             draw.ellipse(
                 (x - width - 1, y - width - 1, x + width + 1, y + width + 1), fill=class_color(i), outline=PAPER
             )
@@ -97,8 +99,8 @@ def keypoints(image: Any, points: Any, bones: Sequence[tuple[int, int]] = (), le
 def mask(
     image: Any, classes: Any, names: Sequence[str] = (), nothing: Sequence[int] = (0, 255), share: float = 0.55
 ) -> Any:
-    """Classes of pixels [rows, columns] laid over an image in colors, with a legend of those that occur. An image
-    that was opened smaller than it is shows some of them."""
+    """Overlay a class mask [rows, columns] in colors, with a legend of its classes. An image that was opened at a
+    reduced size shows fewer pixels of it."""
     classes, image = np.asarray(classes), image.convert("RGB")
     if classes.shape != image.size[::-1]:
         rows, columns = (np.arange(n) * of // n for n, of in zip(image.size[::-1], classes.shape, strict=True))
@@ -121,7 +123,7 @@ def mask(
 
 
 def heatmap(image: Any, weights: Any) -> Any:
-    """A map of weights [rows, columns], stretched over an image: bright where they are large, dark elsewhere."""
+    """Overlay weights [rows, columns] on an image: bright for large weights."""
     image, _ = enlarge(image)
     weights = np.asarray(weights, dtype=np.float32)
     low, high = float(weights.min()), float(weights.max())
@@ -134,17 +136,17 @@ def heatmap(image: Any, weights: Any) -> Any:
 
 
 def side_by_side(images: Sequence[Any], titles: Sequence[str] = ()) -> Any:
-    """Images in a row, with a word above each."""
+    """Images in a row, with a title above each."""
     return grid([list(images)], titles)
 
 
 def grid(rows: Sequence[Sequence[Any]], titles: Sequence[str] = (), gap: int = 4) -> Any:
-    """Rows of images; `titles` stand above the columns."""
+    """Rows of images with `titles` above the columns."""
     rows = [[enlarge(image)[0] for image in row] for row in rows]
     wide = max(image.width for row in rows for image in row)
     highs = [max(image.height for image in row) for row in rows]
     columns = max(len(row) for row in rows)
-    head = max(wide // 12, 11) if titles else 0  # the size of the letters
+    head = max(wide // 12, 11) if titles else 0  # font size
     high = sum(high + gap for high in highs) + gap + (head + gap if titles else 0)
     sheet = pillow().Image.new("RGB", (columns * (wide + gap) + gap, high), PAPER)
     draw, font, _ = pen(sheet, head)
@@ -159,7 +161,7 @@ def grid(rows: Sequence[Sequence[Any]], titles: Sequence[str] = (), gap: int = 4
 
 
 def strips(line: Any, weights: Any, names: Sequence[str]) -> Any:
-    """A line of text, and below it a strip for each name, dark where its weights [n, columns] along the line are."""
+    """A line of text with a strip below it for each name, dark for large weights [n, columns]."""
     line = line.convert("RGB").resize((LINE, max(line.height * LINE // line.width, 1)))
     sheet = pillow().Image.new("RGB", (LINE + STRIP, line.height + STRIP * len(names)), PAPER)
     sheet.paste(line, (STRIP, 0))

@@ -1,9 +1,9 @@
-"""One image: a file, a member of a zip, a slice of an array, bytes or something in memory, opened the same way.
+"""One image from a file, a member of a zip, a slice of an array, bytes or memory.
 
-Picture.of("cat.jpg").open()        # a PIL image in RGB, turned as its EXIF says
+ImageFile.of("cat.jpg").open()        # a PIL image in RGB, upright by its EXIF orientation
 
-Whatever is wrong with it is one sentence that names it. An image takes bounded memory: JPEGs that are too large are
-decoded at a half, a quarter or an eighth of their size, others are refused.
+Every error names the image. Memory is bounded: JPEGs that are too large are decoded at a half, a quarter or an eighth
+of their size; other large images are refused.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from anyformer.data.files import bytes_said
+from anyformer.data.files import env_bytes
 from anyformer.data.unpack import LIMIT, read_member
 from anyformer.errors import ConfigError, Error, UnreadableError
 from anyformer.jsonfile import open_file
@@ -27,25 +27,26 @@ from anyformer.jsonfile import open_file
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")  # none that runs another program
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")  # formats whose decoders run no other program
 SUFFIXES = frozenset(".png .jpg .jpeg .jpe .jfif .webp .gif .bmp .tif .tiff .ppm .pgm .pbm".split())
-NOTES = frozenset(("exif", "xmp", "XML:com.adobe.xmp", "Raw profile type exif"))  # where an orientation may be said
-LARGEST = 80_000_000  # pixels that are decoded, unless ANYFORMER_MAX_UNPACKED says how many bytes
+NOTES = frozenset(
+    ("exif", "xmp", "XML:com.adobe.xmp", "Raw profile type exif")
+)  # metadata that may hold an orientation
+LARGEST = 80_000_000  # maximum number of decoded pixels, unless ANYFORMER_MAX_UNPACKED is set
 
 ROUNDING = 1e-3  # by which fractions and pixels may lie outside of their range
-
-CLASSES = "classes"  # a mode: the numbers of a mask as they are stored
+CLASSES = "classes"  # mode for masks: values as stored
 
 Array = NDArray[np.uint8]
 
 
 class ImageError(UnreadableError):
-    """An image that cannot be opened: damaged, cut short, too large, or no image at all."""
+    """An image that cannot be opened: damaged, truncated, too large, or not an image."""
 
 
 class ImageFile:
-    """`name` says which it is, in messages; `load` gives its file as a stream, or an array, or a PIL image. `path` is
-    set where it is a file by itself."""
+    """`name` identifies the image in messages; `load` returns its file as a stream, an array or a PIL image. `path` is
+    None unless the image is a file of its own."""
 
     def __init__(self, name: str, load: Callable[[], Any], path: Path | None = None) -> None:
         self.name, self._load, self.path = name, load, path
@@ -66,12 +67,12 @@ class ImageFile:
 
     @classmethod
     def packed(cls, name: str, content: Callable[[], bytes]) -> ImageFile:
-        """An image file that lies among others in one array of bytes."""
+        """An encoded image in an array of bytes."""
         return cls(name, lambda: io.BytesIO(content()))
 
     @classmethod
     def of(cls, inputs: Any, name: str = "the image given") -> ImageFile:
-        """A path, bytes, an array [rows, columns(, channels)] or a PIL image."""
+        """An image from a path, bytes, an array [rows, columns(, channels)] or a PIL image."""
         if isinstance(inputs, ImageFile):
             return inputs
         if isinstance(inputs, (str, PathLike)):
@@ -81,14 +82,14 @@ class ImageFile:
         return cls(name, lambda: inputs)
 
     def open(self, mode: str = "RGB", least: tuple[int, int] | None = None) -> Image:
-        """In "RGB" or "L". A JPEG that is several times as large as `least` (rows, columns) may come smaller than it
-        is, which is quicker; `original_size` says how large it was."""
+        """Open in "RGB" or "L". A JPEG several times as large as `least` (rows, columns) may be decoded at a reduced
+        size, which is faster; `original_size` returns its full size."""
         try:
             loaded = self._load()
         except FileNotFoundError:
-            raise ImageError(f"There is no image {self.name}.") from None
-        except ValueError as error:  # a null, or half a letter
-            raise ImageError(f"{self.name!r} is not the name of a file: {error}.") from None
+            raise ImageError(f"{self.name} does not exist.") from None
+        except ValueError as error:  # a null character or a lone surrogate
+            raise ImageError(f"{self.name!r} is not a valid file name: {error}.") from None
         except OSError as error:
             raise ImageError(f"{self.name} cannot be read: {error.strerror or error}.") from None
         if isinstance(loaded, io.IOBase):
@@ -104,19 +105,19 @@ def pillow() -> Any:
         import PIL.TiffImagePlugin
         import PIL.WebPImagePlugin
     except ImportError:
-        raise ConfigError("Images take Pillow to open: pip install 'anyformer[images]'.") from None
+        raise ConfigError("Images need Pillow: pip install 'anyformer[images]'.") from None
     PIL.Image.preinit()  # the other formats
     return PIL
 
 
 def is_image(name: str | PathLike[str]) -> bool:
-    """By its suffix; what macOS leaves beside files is none."""
+    """Whether the suffix is that of an image; False for macOS resource files."""
     path = Path(name)
     return path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and "__MACOSX" not in path.parts
 
 
 def original_size(image: Image) -> tuple[int, int]:
-    """(rows, columns) of the image as it was stored, turned upright."""
+    """(rows, columns) of the stored image, upright."""
     width, height = image.info.get("original_size", image.size)
     return height, width
 
@@ -133,8 +134,8 @@ def _decode(stream: BinaryIO, name: str, mode: str, least: tuple[int, int] | Non
         upright = _turn(image)
     except Error:
         raise
-    except Exception as error:  # whatever a decoder trips over in damaged bytes
-        raise ImageError(f"{name} is damaged or cut short: {error}.") from None
+    except Exception as error:  # decoders fail in any way on damaged bytes
+        raise ImageError(f"{name} is damaged or truncated: {error}.") from None
     if image.size != before:
         turned = upright.size != image.size and image.size == upright.size[::-1]
         upright.info["original_size"] = before[::-1] if turned else before
@@ -142,8 +143,7 @@ def _decode(stream: BinaryIO, name: str, mode: str, least: tuple[int, int] | Non
 
 
 def _identify(stream: BinaryIO, name: str) -> Any:
-    """The file as one of the formats, not decoded yet. Pillow's own open does the same, and refuses what is large
-    before anybody can make it smaller."""
+    """Identify the format without decoding. Pillow's own open refuses large images before they can be reduced."""
     first = stream.read(16)
     if not first:
         raise ImageError(f"{name} is empty.")
@@ -151,11 +151,11 @@ def _identify(stream: BinaryIO, name: str) -> Any:
         if accept is None or accept(first) is True:
             stream.seek(0)
             return factory(stream, "")
-    raise ImageError(f"{name} is not an image that can be read; PNG, JPEG and WebP are.")
+    raise ImageError(f"{name} is not an image in a supported format; use PNG, JPEG or WebP.")
 
 
 def _shrink(image: Any, name: str, least: tuple[int, int] | None) -> None:
-    """Let the JPEG decoder leave out what nobody will see: a half, a quarter, an eighth of the rows and columns."""
+    """Let the JPEG decoder reduce the image to a half, a quarter or an eighth if that is still larger than needed."""
     width, height = image.size
     scale = 1
     if least is not None:
@@ -165,24 +165,24 @@ def _shrink(image: Any, name: str, least: tuple[int, int] | None) -> None:
     while scale < 8 and width * height / scale**2 > most:
         scale *= 2
     if width * height / scale**2 > most or (width * height > most and "progressive" in image.info):
-        raise too_large(name, image.size)  # a progressive one is held whole, however small it comes out
+        raise too_large(name, image.size)  # a progressive JPEG is decoded in full before it is reduced
     if scale > 1:
         image.draft(None, (-(-width // scale), -(-height // scale)))
 
 
 def too_large(name: str, size: tuple[int, int]) -> ImageError:
     return ImageError(
-        f"{name} has {size[0]:,} x {size[1]:,} pixels; more than {most_pixels() // 10**6} million are not unpacked (of"
-        f" a plain JPEG, 64 times as many): make it smaller, or set the environment variable {LIMIT}, such as 2GB."
+        f"{name} has {size[0]:,} x {size[1]:,} pixels; the maximum is {most_pixels() // 10**6} million (64 times as"
+        f" many in a baseline JPEG). Resize it, or set the environment variable {LIMIT}, such as 2GB."
     )
 
 
 def most_pixels() -> int:
-    return bytes_said(LIMIT, 3 * LARGEST) // 3
+    return env_bytes(LIMIT, 3 * LARGEST) // 3
 
 
 def _turn(image: Any) -> Any:
-    """Upright, as the camera's EXIF note says; a note that cannot be read says nothing."""
+    """Rotate the image upright by its EXIF orientation; unreadable metadata is ignored."""
     if getattr(image, "format", None) != "TIFF" and not NOTES & image.info.keys():
         return image
     try:
@@ -192,7 +192,7 @@ def _turn(image: Any) -> Any:
 
 
 def convert(image: Any, mode: str) -> Any:
-    """To RGB or gray: 16 bits become 8, palettes colors; transparency is dropped, as the ecosystem does."""
+    """Convert to RGB or gray: 16 bits become 8, palettes colors; transparency is dropped, as in transformers."""
     if mode == CLASSES:
         return image
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
@@ -207,7 +207,7 @@ def convert(image: Any, mode: str) -> Any:
 
 
 def _eight_bits(values: Any) -> Array:
-    """65535 -> 255 where there are more than 8 bits; fractions 0 … 1 -> 0 … 255."""
+    """Scale 16-bit values and fractions from 0 to 1 to 8 bits."""
     if values.dtype.kind == "f" and values.size and float(values.max()) <= 1.0 + ROUNDING:
         values = values * 255.0
     elif values.dtype == np.uint16 or (values.size and float(values.max()) > 255):
@@ -234,9 +234,9 @@ def _in_memory(inputs: Any, name: str, mode: str) -> Any:
     if values.ndim == 3 and values.shape[2] == 1:
         values = values[:, :, 0]
     if values.ndim not in (2, 3) or (values.ndim == 3 and values.shape[2] not in (3, 4)) or not values.size:
-        raise ImageError(f"{name} has shape {list(values.shape)}; an image is [rows, columns] or with 3 channels.")
+        raise ImageError(f"{name} has shape {list(values.shape)}; it must be [rows, columns] or [rows, columns, 3].")
     if values.dtype.kind not in "buif":
-        raise ImageError(f"{name} holds {values.dtype}, which are no pixels.")
+        raise ImageError(f"{name} has dtype {values.dtype}; pixels must be integers or floats.")
     if values.dtype.kind in "if":
         _check_values(values, name, 255 if values.dtype.kind == "f" else 65_535)
     return convert(PIL.Image.fromarray(values if values.dtype == np.uint8 else _eight_bits(values)), mode)

@@ -1,5 +1,5 @@
-"""Images as rows of numbers, one after another, for models that write them: intensities of the channels, or the
-nearest colors of a palette. `start` is the token before the first, `figure` names what the loss measures, in bits.
+"""Images as sequences of tokens for autoregressive models: channel intensities, or the nearest colors of a palette.
+`start` is the token before the first one; `figure` names the metric, in bits.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from anyformer.errors import ConfigError
 from anyformer.jsonfile import parse_object
 from anyformer.layers.raster import Raster
 
-ROUNDS = 12  # of k-means
-CHUNK = 65536  # pixels that are compared with a palette at a time
+ROUNDS = 12  # iterations of k-means
+CHUNK = 65536  # pixels compared with the palette at a time
 
 
 @dataclass(frozen=True)
 class PixelIntensities:
-    """256 (or `values`) levels of each channel, in the order of `raster`, whose depth is the channels. Nothing is lost
-    with 256, so that bits are bits of the image."""
+    """256 (or `values`) intensities for each channel, in the order of `raster`, whose depth is the number of channels.
+    256 intensities are lossless, so that bits are bits of the image."""
 
     size: tuple[int, int]
     raster: Raster
@@ -39,7 +39,7 @@ class PixelIntensities:
         return self.size[0] * self.size[1] * self.raster.depth
 
     def order(self, device: torch.device) -> Tensor:
-        """Where each token stands in an image [C, H, W] laid out as one line."""
+        """The position of each token in a flattened image [C, H, W]."""
         row, column, channel = self.raster.coordinates(torch.arange(self.length, device=device))
         return (channel * self.size[0] + row) * self.size[1] + column
 
@@ -57,14 +57,14 @@ class PixelIntensities:
         return levels.to(torch.uint8).view(-1, self.raster.depth, *self.size)
 
     def prefix_length(self, share: float) -> int:
-        """How many tokens the upper `share` of an image is, in whole rows (of blocks, where it is written so)."""
+        """The number of tokens in the upper `share` of an image, in whole rows (or rows of blocks)."""
         rows = int(self.size[0] * share + 1e-9) // self.raster.rows * self.raster.rows
         return rows * self.size[1] * self.raster.depth
 
 
 @dataclass(frozen=True, eq=False)
 class ColorPalette:
-    """The nearest of `colours` [n, 3], from -1 to 1, for each pixel, row by row. What lies between them is lost."""
+    """The nearest of `colors` [n, 3] (-1 to 1) for each pixel, in raster order. Lossy."""
 
     size: tuple[int, int]
     colors: Tensor
@@ -91,36 +91,36 @@ class ColorPalette:
 
     @classmethod
     def read(cls, config: Mapping[str, Any], size: tuple[int, int], n: int) -> ColorPalette:
-        """The clusters of a preprocessor_config.json, of which the model must have as many words."""
+        """Read the clusters of a preprocessor_config.json; their number must be the model's vocabulary size."""
         clusters = config.get("clusters")
         if clusters is None:
-            raise ConfigError('the preprocessor has no "clusters", the colors that the model\'s words stand for.')
-        colours = torch.tensor(clusters, dtype=torch.float32)
-        if colours.shape != (n, 3):
-            raise ConfigError(f'"clusters" has shape {list(colours.shape)}; the model has words for {[n, 3]}.')
-        return cls(size, colours)
+            raise ConfigError('preprocessor_config.json has no "clusters", the colors of the tokens.')
+        colors = torch.tensor(clusters, dtype=torch.float32)
+        if colors.shape != (n, 3):
+            raise ConfigError(f'"clusters" has shape {list(colors.shape)}; it must be {[n, 3]}.')
+        return cls(size, colors)
 
     def write(self, config: bytes) -> bytes:
-        """A preprocessor_config.json with these colors in it, as transformers' ImageGPT has them."""
-        said = parse_object(config, "preprocessor_config.json")
-        said |= {"image_processor_type": "ImageGPTImageProcessor", "do_color_quantize": True}
-        return (json.dumps({**said, "clusters": self.colors.tolist()}) + "\n").encode()
+        """A preprocessor_config.json with these colors, as for transformers' ImageGPT."""
+        fields = parse_object(config, "preprocessor_config.json")
+        fields |= {"image_processor_type": "ImageGPTImageProcessor", "do_color_quantize": True}
+        return (json.dumps({**fields, "clusters": self.colors.tolist()}) + "\n").encode()
 
     @classmethod
     def fit(cls, pixels: Tensor, n: int, size: tuple[int, int], seed: int = 0) -> ColorPalette:
-        """The means of `n` clusters of pixels [m, 3] from 0 to 255 (k-means), of which no two are alike at first."""
-        chance = torch.Generator().manual_seed(seed)
+        """Cluster pixels [m, 3] from 0 to 255 into `n` colors with k-means, starting from distinct pixels."""
+        generator = torch.Generator().manual_seed(seed)
         distinct = scaled(torch.unique(pixels, dim=0))
         if len(distinct) < n:
-            raise ConfigError(f"The images have {len(distinct)} different colors, fewer than the model's {n} words.")
+            raise ConfigError(f"The images have {len(distinct)} different colors; a palette of {n} needs at least {n}.")
         values = scaled(pixels)
-        colours = distinct[torch.randperm(len(distinct), generator=chance)[:n]]
+        colors = distinct[torch.randperm(len(distinct), generator=generator)[:n]]
         for _ in range(ROUNDS):
-            own = nearest_color(values, colours)
+            own = nearest_color(values, colors)
             count = torch.zeros(n).index_add_(0, own, torch.ones(len(own)))
             total = torch.zeros(n, 3).index_add_(0, own, values)
-            colours = torch.where(count[:, None] > 0, total / count.clamp(min=1)[:, None], colours)
-        return cls(size, colours)
+            colors = torch.where(count[:, None] > 0, total / count.clamp(min=1)[:, None], colors)
+        return cls(size, colors)
 
 
 ImageTokenizer = PixelIntensities | ColorPalette
@@ -132,7 +132,7 @@ def scaled(pixels: Tensor) -> Tensor:
 
 
 def nearest_color(values: Tensor, colors: Tensor) -> Tensor:
-    """|a - b|² as a² - 2ab + b², as transformers computes it, so that ties fall alike."""
+    """Squared distances as a² - 2ab + b², computed as in transformers, so that ties are equal."""
     found = []
     for some in values.split(CHUNK):
         distance = some.square().sum(1)[:, None] - 2 * (some @ colors.T) + colors.square().sum(1)[None, :]

@@ -1,4 +1,4 @@
-"""Images decoded when they are asked for, by several threads at once, and kept where there is room for them."""
+"""Images that are decoded on demand by several threads, and cached in memory up to a limit."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from anyformer.data.tables.formats import Row
 from anyformer.errors import Error, UnreadableError
 from anyformer.tokenizers.cuts import count_rows
 
-TRIED, QUICK = 2, 1e-3  # images that are tried first; seconds below which threads would only get in each other's way
-ROOM = 2**31  # bytes of decoded images that are kept
-NAMED = 10  # files that cannot be read and are named one by one
+TRIED, QUICK = 2, 1e-3  # images that are timed first; seconds per image below which threads do not pay off
+ROOM = 2**31  # bytes of the cache of decoded images
+NAMED = 10  # unreadable files that are named in warnings
 
-Broken = Literal["raise", "replace", "skip"]  # what happens to a row whose file cannot be read
+Broken = Literal["raise", "replace", "skip"]  # action for a row whose file cannot be read
 
 
 @cache
 def threads() -> ThreadPoolExecutor:
-    """Decoders let go of Python's lock, so that threads do for them."""
+    """Threads are enough: decoders release the GIL."""
     return ThreadPoolExecutor(min(os.cpu_count() or 1, 16), thread_name_prefix="decode")
 
 
 class DecodedImages(LazyExamples):
-    """`function` makes an example of a row; its arrays are kept until `room` bytes are full. Each has the index of its
-    row, as "row".
+    """`function` makes an example of a row; arrays are cached up to `room` bytes. The index of the row is added as
+    "row".
 
-    A row whose file cannot be read (UnreadableError) is an error; or it is named, counted in `broken`, and the next row
-    that can be read takes its place ("replace", for training) or none does ("skip", for evaluation).
+    A row whose file cannot be read (UnreadableError) is an error; or it is reported, counted in `broken`, and replaced
+    by the next readable row ("replace", for training) or left out ("skip", for evaluation).
     """
 
     def __init__(
@@ -59,18 +59,18 @@ class DecodedImages(LazyExamples):
         return made
 
     def take(self, numbers: Sequence[int] | Any) -> list[Example]:
-        """Several examples, decoded beside each other, without those that are skipped."""
-        places = [int(i) for i in numbers]
-        missing = [i for i in dict.fromkeys(places) if i not in self.kept]
+        """Several examples, decoded in parallel, without skipped ones."""
+        indices = [int(i) for i in numbers]
+        missing = [i for i in dict.fromkeys(indices) if i not in self.kept]
         made: dict[int, Example | None] = {}
         started = time.perf_counter()
         while missing and (len(made) < TRIED or time.perf_counter() - started < QUICK * len(made)):
             i = missing.pop()
             made[i] = self._make(i)
-        contexts = [copy_context() for _ in missing]  # in which cut texts are counted
+        contexts = [copy_context() for _ in missing]  # counters of truncated texts
         found = threads().map(lambda context, i: context.run(self._make, i), contexts, missing)
         made.update(zip(missing, found, strict=True))
-        return [one for i in places if (one := made[i] if i in made else self.kept[i]) is not None]
+        return [one for i in indices if (one := made[i] if i in made else self.kept[i]) is not None]
 
     def _make(self, i: int) -> Example | None:
         if self.unreadable == "raise":
@@ -82,7 +82,9 @@ class DecodedImages(LazyExamples):
                 except UnreadableError as error:
                     self._tell(place, str(error))
         if len(self.broken) == len(self):
-            raise UnreadableError(f"None of the files of {self.source.path} can be read; the first: {self.broken[0]}")
+            raise UnreadableError(
+                f"None of the files of {self.source.path} can be read. The first error: {self.broken[0]}"
+            )
         return None
 
     def _try(self, i: int) -> Example:
@@ -92,7 +94,7 @@ class DecodedImages(LazyExamples):
         try:
             made = {"row": i, **count_rows(lambda rows: self.function(rows[0]), [self.source[i]], [i])}
         except UnreadableError:
-            raise  # which names the file
+            raise  # the message names the file
         except Error as error:
             raise type(error)(f"{self.source.location(i)}: {error}") from None
         self._keep(i, made)
@@ -112,7 +114,7 @@ class DecodedImages(LazyExamples):
             self.broken[i] = error
             n = len(self.broken)
         if n <= NAMED:
-            more = " Others are counted only." if n == NAMED else ""
+            more = " Further files are not listed." if n == NAMED else ""
             print(f"Skipped a file ({n} so far): {error}{more}", file=sys.stderr, flush=True)
 
 

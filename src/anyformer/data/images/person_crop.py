@@ -1,5 +1,4 @@
-"""One person cut out of an image, as ViTPose is shown people: the box around them, wider by a quarter, in the shape of
-what the model sees."""
+"""Crops of persons for ViTPose: the bounding box, enlarged by a quarter, with the aspect ratio of the model's input."""
 
 from __future__ import annotations
 
@@ -11,12 +10,12 @@ from numpy.typing import NDArray
 from anyformer.data.images.image_file import original_size
 from anyformer.data.images.processor import ResizeTransform
 
-WIDER = 1.25  # what is seen of a person's surroundings
+WIDER = 1.25  # factor by which boxes are enlarged
 
 
 def crop_region(box: Any, size: tuple[int, int]) -> NDArray[np.float32]:
-    """(left, top, width, height) of the part of the image that is cut out for a box (left, top, right, bottom), in
-    the shape of `size` (rows, columns)."""
+    """The crop region (left, top, width, height) of a box (left, top, right, bottom), with the aspect ratio of `size`
+    (rows, columns)."""
     left, top, right, bottom = (np.float32(value) for value in box)
     middle = np.array([left + (right - left) * 0.5, top + (bottom - top) * 0.5], dtype=np.float32)
     width, height, aspect = right - left, bottom - top, size[1] / size[0]
@@ -29,8 +28,8 @@ def crop_region(box: Any, size: tuple[int, int]) -> NDArray[np.float32]:
 
 
 def crop_person(image: Any, box: Any, size: tuple[int, int]) -> tuple[NDArray[np.uint8], ResizeTransform]:
-    """8-bit pixels [channels, rows, columns]: the first and the last pixels lie on the edges of the frame (Huang et al.
-    2020); black where it leaves the image. The placement counts the middle of a pixel as half."""
+    """8-bit pixels [channels, rows, columns] of the crop, black outside the image. Corners are aligned (Huang et al.
+    2020)."""
     left, top, width, height = (float(value) for value in crop_region(box, size))
     pixels = np.asarray(image)
     pixels = pixels[:, :, None] if pixels.ndim == 2 else pixels
@@ -44,7 +43,7 @@ def crop_person(image: Any, box: Any, size: tuple[int, int]) -> tuple[NDArray[np
 
 
 def _along(pixels: Any, axis: int, start: float, extent: float, n: int, scale: float) -> Any:
-    """`n` samples from start to start + extent along an axis, between the two nearest pixels; 0 outside."""
+    """`n` linear samples from start to start + extent along an axis; 0 outside the image."""
     at = (start + np.arange(n) * extent / max(n - 1, 1)) * scale
     last = pixels.shape[axis] - 1
     low = np.clip(np.floor(at), 0, last).astype(int)

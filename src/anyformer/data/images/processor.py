@@ -1,8 +1,8 @@
-"""How an image becomes pixel_values: resized, cropped, rescaled, normalized, padded. All of it is data, read from and
-written to preprocessor_config.json, and gives the numbers that transformers' own processors give.
+"""Image preprocessing: resize, crop, rescale, normalize, pad. The settings are read from and written to
+preprocessor_config.json; the results equal those of transformers' processors.
 
-The first half (`place`) works on one image on the CPU and leaves 8-bit pixels; the second (`normalize`) on a batch of
-them, wherever it is. Between the two there is room for augmentation.
+`resize` works on one image on the CPU and returns 8-bit pixels; `normalize` works on a batch on any device.
+Augmentation runs between the two.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from anyformer.jsonfile import parse_object
 FILE = "preprocessor_config.json"
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 HALF = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}
-BILINEAR, BICUBIC = 2, 3  # Pillow's numbers
-LARGEST_AREA = 2**25  # pixels that an image is brought to
+BILINEAR, BICUBIC = 2, 3  # Pillow's filter codes
+LARGEST_AREA = 2**25  # maximum number of pixels after resizing
 
 
 @dataclass(frozen=True)
 class ResizeTransform:
-    """Where the pixels of an image went: x of the image is at x * scale[1] - offset[1] of what the model sees."""
+    """Maps coordinates of the image to those of the resized one: x becomes x * scale[1] - offset[1]."""
 
     scale: tuple[float, float]  # rows, columns
     offset: tuple[float, float]
-    size: tuple[int, int]  # of what the model sees
+    size: tuple[int, int]  # of the resized image
     original_size: tuple[int, int]  # of the image
 
     def points(self, points: Any) -> NDArray[np.float32]:
-        """[..., x, y, more]"""
+        """Map points [..., x, y, more]."""
         moved = np.array(points, dtype=np.float32)
         moved[..., 0] = moved[..., 0] * self.scale[1] - self.offset[1]
         moved[..., 1] = moved[..., 1] * self.scale[0] - self.offset[0]
@@ -53,7 +53,7 @@ class ResizeTransform:
         return moved
 
     def boxes(self, boxes: Any) -> NDArray[np.float32]:
-        """[n, 4]: left, top, right, bottom."""
+        """Map boxes [n, 4]: left, top, right, bottom."""
         corners = np.asarray(boxes, dtype=np.float32).reshape(-1, 2, 2)
         return self.points(corners).reshape(-1, 4)
 
@@ -63,8 +63,8 @@ class ResizeTransform:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageProcessor(Settings):
-    """`size` is exact; or else the `shortest` edge is brought to its length unless the longest would pass `longest`;
-    or else the image shrinks or grows to fit into `within`. Sizes are rows, columns."""
+    """`size` is exact; `shortest_edge` is the length of the shorter edge, unless the longer one would exceed
+    `longest_edge`; `max_size` bounds both edges. Sizes are (rows, columns)."""
 
     size: tuple[int, ...] | None = None
     shortest_edge: int | None = None
@@ -76,35 +76,44 @@ class ImageProcessor(Settings):
     mean: tuple[float, ...] | None = HALF["mean"]
     std: tuple[float, ...] | None = HALF["std"]
     pad: bool = False  # to the largest image of a batch, with a pixel_mask
-    pad_size: tuple[int, ...] | None = None  # and to this where it is said
+    pad_size: tuple[int, ...] | None = None  # a minimum size to pad to
     channels: int = 3
 
     def check(self) -> None:
         for name in ("size", "max_size", "crop", "pad_size"):
             value = getattr(self, name)
-            self.require(value is None or (len(value) == 2 and min(value) > 0), f"{name} is {value}; it is two sizes.")
-            self.require(value is None or value[0] * value[1] <= LARGEST_AREA, f"{name} is {value}, which is too much.")
+            self.require(
+                value is None or (len(value) == 2 and min(value) > 0),
+                f"{name} is {value}; it must be two numbers above 0: rows and columns.",
+            )
+            self.require(
+                value is None or value[0] * value[1] <= LARGEST_AREA,
+                f"{name} is {value}; at most {LARGEST_AREA:,} pixels are allowed.",
+            )
         for name in ("shortest_edge", "longest_edge"):
             value = getattr(self, name)
-            self.require(value is None or 0 < value**2 <= LARGEST_AREA, f"{name} is {value}, which is too much.")
+            self.require(
+                value is None or 0 < value**2 <= LARGEST_AREA,
+                f"{name} is {value}; it must be above 0, with at most {LARGEST_AREA:,} pixels.",
+            )
         self.require(
-            self.resample in range(6), f"resample is {self.resample}; it is Pillow's number of a filter, 0 to 5."
+            self.resample in range(6), f"resample is {self.resample}; it must be a filter code of Pillow, 0 to 5."
         )
         for name in ("mean", "std"):
             value = getattr(self, name)
             self.require(
                 value is None or len(value) in (1, self.channels),
-                f"{name} has {len(value or ())} numbers for {self.channels} channels.",
+                f"{name} has {len(value or ())} numbers; it must have {self.channels}, one for each channel.",
             )
         self.require(self.std is None or min(self.std) > 0, f"std is {self.std}; it must be above 0.")
         self.require(
             self.longest_edge is None or self.shortest_edge is not None,
-            "longest says how far shortest may go, which is not set.",
+            "longest_edge needs shortest_edge, which is not set.",
         )
 
     @property
     def fixed(self) -> tuple[int, int] | None:
-        """The size that every image comes out with; None where they differ."""
+        """The size of every resized image; None if sizes differ."""
         found = self.crop if self.crop is not None else self.size
         return None if found is None else (found[0], found[1])
 
@@ -115,11 +124,13 @@ class ImageProcessor(Settings):
     # One image.
 
     def resize(self, image: Any) -> tuple[Array, ResizeTransform]:
-        """A PIL image as 8-bit pixels [channels, rows, columns], resized and cropped."""
+        """Resize and crop a PIL image to 8-bit pixels [channels, rows, columns]."""
         before = original_size(image)
         height, width = self.target(before)
         if height * width > LARGEST_AREA:
-            raise InputError(f"An image of {before[1]} x {before[0]} pixels would become {width} x {height}; cut it.")
+            raise InputError(
+                f"An image of {before[1]} x {before[0]} pixels would be resized to {width} x {height}; crop it first."
+            )
         if (width, height) != image.size:
             image = image.resize((width, height), resample=self.resample)
         pixels = np.asarray(image)
@@ -131,7 +142,8 @@ class ImageProcessor(Settings):
         return np.ascontiguousarray(pixels), ResizeTransform(scale, offset, pixels.shape[1:], before)
 
     def resize_mask(self, mask: Any, fill: int = 0) -> NDArray[Any]:
-        """Classes of pixels (a PIL image, or an array [rows, columns]), placed as the image was, by the nearest."""
+        """Resize and crop a mask (a PIL image or an array [rows, columns]) like its image, with nearest-neighbor
+        sampling."""
         from anyformer.data.images.image_file import pillow
 
         image = mask if hasattr(mask, "resize") and hasattr(mask, "getbands") else None
@@ -150,7 +162,7 @@ class ImageProcessor(Settings):
             return _by_shortest(before, self.shortest_edge, self.longest_edge)
         if self.max_size is not None:
             rows, columns = self.max_size
-            if rows * width <= columns * height:  # whichever edge is at its limit gets it to the pixel
+            if rows * width <= columns * height:  # the limiting edge gets its exact length
                 return rows, max(width * rows // height, 1)
             return max(height * columns // width, 1), columns
         return before
@@ -158,8 +170,8 @@ class ImageProcessor(Settings):
     # A batch.
 
     def normalize(self, pixels: Tensor, sizes: Tensor | None = None) -> dict[str, Tensor]:
-        """pixel_values [B, C, H, W] of pixels from 0 to 255; where images are padded, zeros beyond their `sizes`
-        [B, 2], and pixel_mask [B, H, W] with 1 where an image is."""
+        """pixel_values [B, C, H, W] of pixels from 0 to 255. With padding: zeros outside the `sizes` [B, 2], and
+        pixel_mask [B, H, W] with 1 inside."""
         values = pixels.float()
         values = values * self.rescale if self.rescale is not None else values
         if self.mean is not None and self.std is not None:
@@ -170,7 +182,7 @@ class ImageProcessor(Settings):
         return {"pixel_values": values * inside.unsqueeze(1), "pixel_mask": inside.long()}
 
     def denormalize(self, values: Tensor) -> Tensor:
-        """pixel_values back to pixels 0 … 255, 8 bits: for whoever looks at what a model made."""
+        """Invert `normalize`: pixel_values to 8-bit pixels from 0 to 255."""
         values = values.float()
         if self.mean is not None and self.std is not None:
             values = values * constant(self.std, values.device) + constant(self.mean, values.device)
@@ -178,7 +190,7 @@ class ImageProcessor(Settings):
         return values.round().clamp(0, 255).to(torch.uint8)
 
     def stack(self, placed: Sequence[Array]) -> dict[str, Tensor]:
-        """Images as one batch: `pixels` [B, C, H, W], 8 bits; where they are padded, their `sizes` [B, 2] too."""
+        """Stack images to a batch: `pixels` [B, C, H, W], 8 bits; with padding also their `sizes` [B, 2]."""
         if not self.pad:
             return {"pixels": torch.from_numpy(np.stack(placed))}
         sizes = np.array([one.shape[1:] for one in placed])
@@ -189,15 +201,15 @@ class ImageProcessor(Settings):
         return {"pixels": torch.from_numpy(pixels), "sizes": torch.from_numpy(sizes)}
 
     def __call__(self, images: Sequence[Any]) -> dict[str, Tensor]:
-        """PIL images -> pixel_values (and pixel_mask)."""
+        """Preprocess PIL images to pixel_values (and pixel_mask)."""
         stacked = self.stack([self.resize(image)[0] for image in images])
         return self.normalize(stacked["pixels"], stacked.get("sizes"))
 
-    # As a file.
+    # Files.
 
     @classmethod
     def read(cls, content: bytes, where: str) -> Self:
-        """What a preprocessor_config.json says."""
+        """Read a preprocessor_config.json."""
         config = parse_object(content, where, error=ConfigError)
         try:
             return cls(**read_config(config))
@@ -228,12 +240,12 @@ class ImageProcessor(Settings):
 
 @cache
 def constant(values: tuple[float, ...], device: torch.device) -> Tensor:
-    """One number a channel, kept on the device: sending it there each time would make the host wait."""
+    """One number for each channel, cached on the device to avoid a transfer in each step."""
     return torch.tensor(values, device=device).view(-1, 1, 1)
 
 
 def center_crop(pixels: NDArray[Any], size: tuple[int, int], fill: int = 0) -> tuple[NDArray[Any], tuple[int, int]]:
-    """The middle of [channels, rows, columns], filled up where it is too small; and where that begins."""
+    """Center crop of [channels, rows, columns], padded if it is too small; and the offset of the crop."""
     top, left = ((have - want) // 2 for have, want in zip(pixels.shape[1:], size, strict=True))
     result = np.full((pixels.shape[0], *size), fill, dtype=pixels.dtype)
     inside = pixels[:, max(top, 0) : top + size[0], max(left, 0) : left + size[1]]
@@ -243,14 +255,14 @@ def center_crop(pixels: NDArray[Any], size: tuple[int, int], fill: int = 0) -> t
 
 
 def valid_pixels(sizes: Tensor, height: int, width: int) -> Tensor:
-    """[B, height, width]: True where an image of each size is."""
+    """[B, height, width]: True inside images of the given sizes."""
     rows = torch.arange(height, device=sizes.device) < sizes[:, :1]
     columns = torch.arange(width, device=sizes.device) < sizes[:, 1:]
     return rows.unsqueeze(2) & columns.unsqueeze(1)
 
 
 def _by_shortest(before: tuple[int, int], shortest: int, longest: int | None) -> tuple[int, int]:
-    """transformers rounds down, but for the edge that `longest` holds back."""
+    """transformers rounds down, except for the edge that `longest` limits."""
     short, long = min(before), max(before)
     exact = float(shortest)
     if longest is not None and long / short * shortest > longest:
@@ -261,7 +273,7 @@ def _by_shortest(before: tuple[int, int], shortest: int, longest: int | None) ->
     return edges if before[0] <= before[1] else edges[::-1]
 
 
-# What transformers' processors assume where a file does not say.
+# Defaults of transformers' processors.
 _PLAIN = {"resample": BILINEAR, "size": {"height": 224, "width": 224}, "image_mean": HALF["mean"]}
 _PLAIN |= {"image_std": HALF["std"]}
 _CLIP_MEAN, _CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
@@ -317,41 +329,41 @@ def processor_type(config: Mapping[str, Any]) -> str:
         name = name.removesuffix(ending)
     if name not in HF_DEFAULTS:
         raise ConfigError(
-            f"anyformer does not know how a {name}ImageProcessor prepares images.{nearest(name, HF_DEFAULTS)} It"
-            f" knows {', '.join(HF_DEFAULTS)}."
+            f'preprocessor_config.json has the image processor "{name}ImageProcessor"; supported are'
+            f" {', '.join(HF_DEFAULTS)}.{nearest(name, HF_DEFAULTS)}"
         )
     return name
 
 
 def read_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Their fields as ours."""
+    """Convert fields of transformers to ours."""
     kind = processor_type(config)
-    said = {**_PLAIN, **HF_DEFAULTS[kind], **{name: value for name, value in config.items() if value is not None}}
-    if said.get("size_divisor"):
-        raise ConfigError(f'"size_divisor" is {said["size_divisor"]}, which is not supported.')
-    ours: dict[str, Any] = {"resample": int(said["resample"])}
-    if said.get("do_resize", True):
-        ours |= _read_size(said, square=kind not in ("Detr", "ConditionalDetr", "CLIP", "ConvNext", "ViTHybrid"))
+    fields = {**_PLAIN, **HF_DEFAULTS[kind], **{name: value for name, value in config.items() if value is not None}}
+    if fields.get("size_divisor"):
+        raise ConfigError(f'"size_divisor" is {fields["size_divisor"]}; only None is supported.')
+    ours: dict[str, Any] = {"resample": int(fields["resample"])}
+    if fields.get("do_resize", True):
+        ours |= _read_size(fields, square=kind not in ("Detr", "ConditionalDetr", "CLIP", "ConvNext", "ViTHybrid"))
     if kind == "ConvNext":
-        ours |= _convnext(ours.pop("shortest_edge"), float(said["crop_pct"])) if "shortest_edge" in ours else {}
-    elif said.get("do_center_crop"):
-        ours["crop"] = _pair(said["crop_size"])
-    ours["rescale"] = float(said.get("rescale_factor", 1 / 255)) if said.get("do_rescale", True) else None
-    normal = said.get("do_normalize", True)
-    ours["mean"] = tuple(float(x) for x in said["image_mean"]) if normal else None
-    ours["std"] = tuple(float(x) for x in said["image_std"]) if normal else None
-    ours["channels"] = len(said["image_mean"]) if normal else 3
+        ours |= _convnext(ours.pop("shortest_edge"), float(fields["crop_pct"])) if "shortest_edge" in ours else {}
+    elif fields.get("do_center_crop"):
+        ours["crop"] = _pair(fields["crop_size"])
+    ours["rescale"] = float(fields.get("rescale_factor", 1 / 255)) if fields.get("do_rescale", True) else None
+    normal = fields.get("do_normalize", True)
+    ours["mean"] = tuple(float(x) for x in fields["image_mean"]) if normal else None
+    ours["std"] = tuple(float(x) for x in fields["image_std"]) if normal else None
+    ours["channels"] = len(fields["image_mean"]) if normal else 3
     if ours["channels"] not in (1, 3):
-        raise ConfigError(f'"image_mean" has {ours["channels"]} numbers; images have 1 channel or 3.')
-    ours["pad"] = bool(config.get("do_pad", config.get("pad_and_return_pixel_mask", said.get("do_pad", False))))
-    ours["pad_size"] = _pair(said["pad_size"]) if said.get("pad_size") else None
+        raise ConfigError(f'"image_mean" has {ours["channels"]} numbers; it must have 1 or 3.')
+    ours["pad"] = bool(config.get("do_pad", config.get("pad_and_return_pixel_mask", fields.get("do_pad", False))))
+    ours["pad_size"] = _pair(fields["pad_size"]) if fields.get("pad_size") else None
     return ours
 
 
-def _read_size(said: Mapping[str, Any], square: bool) -> dict[str, Any]:
-    size = said["size"]
+def _read_size(fields: Mapping[str, Any], square: bool) -> dict[str, Any]:
+    size = fields["size"]
     if isinstance(size, int):
-        longest = {"longest_edge": said["max_size"]} if "max_size" in said else {}
+        longest = {"longest_edge": fields["max_size"]} if "max_size" in fields else {}
         size = {"height": size, "width": size} if square else {"shortest_edge": size, **longest}
     if isinstance(size, (list, tuple)):
         size = {"height": size[0], "width": size[1]}
@@ -361,7 +373,9 @@ def _read_size(said: Mapping[str, Any], square: bool) -> dict[str, Any]:
         return {"shortest_edge": int(size["shortest_edge"]), "longest_edge": size.get("longest_edge")}
     if "max_height" in size:
         return {"max_size": (int(size["max_height"]), int(size["max_width"]))}
-    raise ConfigError(f'"size" is {size}, which is not supported.')
+    raise ConfigError(
+        f'"size" is {size}; it must have "height" and "width", "shortest_edge", or "max_height" and "max_width".'
+    )
 
 
 def _pair(size: Any) -> tuple[int, int]:
@@ -373,7 +387,7 @@ def _pair(size: Any) -> tuple[int, int]:
 
 
 def _convnext(size: int, share: float) -> dict[str, Any]:
-    """Small images are cut out of ones somewhat larger; large ones are squeezed into a square."""
+    """ConvNeXt: small sizes are cropped from a larger image; large ones are resized to a square."""
     if size >= 384:
         return {"size": (size, size)}
     return {"shortest_edge": int(size / share), "crop": (size, size)}

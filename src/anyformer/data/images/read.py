@@ -1,13 +1,13 @@
-"""Images as users have them, as rows: `image` is an Image, the other fields are what is said of it.
+"""Rows of images from folders, zips, tables, COCO files and arrays: `image` is an ImageFile.
 
-read_pictures("pets/")                          # a folder (or zip) of class folders: image, label
-read_pictures("words.zip,words.tsv")            # images and a table (TSV, CSV, JSON, JSON lines) that names them
-read_pictures("train.json")                     # COCO's json, its images beside it in a folder or a zip
-read_pictures("list.txt")                       # an image a line, with its label after it or without
-read_pictures("cifar.npz")                      # arrays x and y, or packed JPEGs
-read_pictures("photos/*.jpg")                   # images alone
+read_images("pets/")                          # a folder (or zip) of class folders: image, label
+read_images("words.zip,words.tsv")            # images and a table (TSV, CSV, JSON, JSON lines) that names them
+read_images("train.json")                     # a COCO file; its images are in the same folder or in a zip
+read_images("list.txt")                       # an image in each line, optionally with its label
+read_images("cifar.npz")                      # arrays x and y, or packed JPEGs
+read_images("photos/*.jpg")                   # images without labels
 
-`rows.about` says what holds for all of them: `labels` in their order, `joints` and `bones` of skeletons.
+`rows.metadata` holds what is common to all rows: `labels` in their order, `joints` and `bones` of skeletons.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from anyformer.data.tables.formats import SUFFIXES as TABLES
 from anyformer.data.tables.formats import Row, parse_json, text_of
 from anyformer.errors import DataError
 
-METADATA = ("metadata.jsonl", "metadata.csv")  # a list inside a folder, as Hugging Face's image folders have it
+METADATA = ("metadata.jsonl", "metadata.csv")  # a table inside a folder, as in Hugging Face's image folders
 IMAGE_COLUMNS = ("image", *NAMES, "file_path", "img", "picture", "photo", "image_file")
 
 
 class ImageRows(Rows):
-    """`make(i)` gives a row, `at(i)` says where it stands."""
+    """`make(i)` returns a row, `at(i)` its location for messages."""
 
     has_files = True
 
@@ -70,7 +70,7 @@ class ImageRows(Rows):
 
 
 def listed(path: Path, rows: Sequence[Row], unit: str, fingerprint: str, about: Mapping[str, Any]) -> ImageRows:
-    """Rows in memory; a field that some have only is None in the others."""
+    """Rows in memory; fields that only some rows have are None in the others."""
     columns = dict.fromkeys(name for row in rows for name in row)
     empty = dict.fromkeys(columns)
     return ImageRows(
@@ -79,7 +79,7 @@ def listed(path: Path, rows: Sequence[Row], unit: str, fingerprint: str, about: 
 
 
 class JoinedImageRows(Rows):
-    """Several kinds of rows one after another."""
+    """Several sources of images, one after another."""
 
     def __init__(self, parts: Sequence[Rows]) -> None:
         self.parts = parts
@@ -118,19 +118,19 @@ def read_images(
     image: str | None = None,
     objects: bool = False,
 ) -> Rows:
-    """Rows of whatever is given. Folders and zips beside a list are where its images are searched for; alone, their
-    folders are classes. `image` is the column that names images, where it has an unusual name. `objects`: COCO's
-    annotations become a row each, and not one an image."""
+    """Return the rows of files, folders, zips or tables. Folders and zips given with a table are searched for its
+    images; given alone, their folders are the classes. `image` is the column of a table that names the images (default:
+    detected automatically). `objects`: one row for each COCO annotation instead of each image."""
     found = expand(paths)
     lists = [path for path in found if _is_list(path)]
-    places = [path for path in found if path.is_dir() or path.suffix.lower() == ".zip"]
+    sources = [path for path in found if path.is_dir() or path.suffix.lower() == ".zip"]
     if not lists:
-        lists = [folder / name for folder in places for name in METADATA if (folder / name).is_file()]
+        lists = [folder / name for folder in sources for name in METADATA if (folder / name).is_file()]
     if lists:
         asked: dict[str, Any] = {"format": format, "header": header, "names": names, "image": image, "objects": objects}
-        parts: list[Rows] = [read_list(path, places, **asked) for path in lists]
+        parts: list[Rows] = [read_list(path, sources, **asked) for path in lists]
     else:
-        parts = [read_place(Archive(path)) for path in places]
+        parts = [read_place(Archive(path)) for path in sources]
     parts += [read_arrays(path) for path in found if path.suffix.lower() == ".npz"]
     alone = [path for path in found if path.is_file() and is_image(path)]
     if alone:
@@ -138,9 +138,9 @@ def read_images(
     left = [path for path in found if path.is_file() and not (_is_list(path) or is_image(path))]
     odd = [path for path in left if path.suffix.lower() not in (".zip", ".npz")]
     if odd:
-        raise DataError(f"{odd[0]} is neither an image, nor a list, zip or npz of images.")
+        raise DataError(f"{odd[0]} is neither an image nor a table, zip or npz of images.")
     if not parts:
-        raise DataError(f"{found[0]} is neither an image, nor a list, folder, zip or npz of images.")
+        raise DataError(f"{found[0]} is neither an image nor a table, folder, zip or npz of images.")
     return parts[0] if len(parts) == 1 else JoinedImageRows(parts)
 
 
@@ -150,13 +150,13 @@ def expand(paths: Paths) -> list[Path]:
     for item in (os.fspath(one) for one in items):
         for text in [item] if os.path.exists(item) else [part.strip() for part in item.split(",") if part.strip()]:
             path = Path(text).expanduser()
-            there = os.path.exists(path)  # which a path that cannot be is not
+            there = os.path.exists(path)  # False for an invalid path
             matching = [path] if there else [Path(name) for name in sorted(glob.glob(text, recursive=True))]
             if not matching:
                 raise DataError(f"{text} does not exist." if not glob.has_magic(text) else f"No file matches {text}.")
             found += matching
     if not found:
-        raise DataError("No data was given: a folder of class folders, a list of images, a zip or an npz.")
+        raise DataError("data is empty; give a folder of class folders, a table of images, a zip or an npz.")
     return found
 
 
@@ -164,7 +164,7 @@ def _is_list(path: Path) -> bool:
     return path.is_file() and data_suffix(path) in TABLES
 
 
-# A folder or a zip of class folders; images alone.
+# A folder or a zip of class folders; image files.
 
 
 def read_place(place: Archive) -> Rows:
@@ -172,20 +172,20 @@ def read_place(place: Archive) -> Rows:
     if place.folders and place.folders <= SPLITS:
         some = sorted(place.folders)
         raise DataError(
-            f"{place.path} holds {', '.join(some)}: give one of them, such as {place.path / some[0]}, as the data, and"
-            " another to evaluate on."
+            f"{place.path} holds {', '.join(some)}; give one of them as data, such as {place.path / some[0]}, and"
+            " another as valid."
         )
     if not names:
         lists = [name for name in sorted(place.files) if data_suffix(Path(name)) in TABLES and place.archive is None]
-        hint = f" It has {', '.join(lists[:5])}: give one of them, such as {place.path / lists[0]}." if lists else ""
+        hint = f" It has {', '.join(lists[:5])}; give one of them, such as {place.path / lists[0]}." if lists else ""
         raise DataError(f"{place.path} has no images.{hint}")
     classes = sorted({name.split("/")[0] for name in names if "/" in name})
     if not classes:
         return _plain(place)
     empty = sorted(place.folders - set(classes))
     if empty:
-        raise DataError(f"The class folder {place.path / empty[0]} has no images; fill it, or take it away.")
-    if len(classes) == 1:  # a zip of one folder that holds the classes, or of images in one folder
+        raise DataError(f"The class folder {place.path / empty[0]} has no images; add some or remove it.")
+    if len(classes) == 1:  # a zip of one folder with the classes, or of images in one folder
         inner = sorted({name.split("/")[1] for name in names if name.count("/") > 1})
         depth = 1 if inner else None
         classes = inner
@@ -218,12 +218,12 @@ def _files(paths: Sequence[Path]) -> Rows:
     return ImageRows(name, len(paths), lambda i: {"image": ImageFile.file(paths[i])}, lambda i: str(paths[i]), facts)
 
 
-# Lists.
+# Tables.
 
 
 def read_list(
     path: Path,
-    places: Sequence[Path] = (),
+    sources: Sequence[Path] = (),
     *,
     format: str | None = None,
     header: bool | None = None,
@@ -231,7 +231,7 @@ def read_list(
     image: str | None = None,
     objects: bool = False,
 ) -> Rows:
-    finder = FileFinder(path, places)
+    finder = FileFinder(path, sources)
     kind = data_suffix(path)
     if kind == ".json":
         whole = _json(path)
@@ -256,12 +256,12 @@ def _json(path: Path) -> Any:
 
 def _objects(path: Path, images: Sequence[Any], finder: FileFinder) -> Rows:
     if not all(isinstance(one, dict) for one in images):
-        raise DataError(f'{path} has something under "images" that is no object.')
+        raise DataError(f'{path} is not a COCO file: "images" must be a list of objects.')
     return listed(path, list(images), "image", _digest(path, finder), {})
 
 
 def _named(rows: Rows, finder: FileFinder, path: Path, image: str | None) -> Rows:
-    """Rows of a table whose names of images become images; every one must be there."""
+    """Rows of a table, with ImageFile in place of file names. An image that is missing is an error."""
     column = image if image is not None else _image_column(rows)
     rows.require_column(column)
     masks = [name for name in rows.columns if name.lower() in MASKS]
@@ -271,7 +271,7 @@ def _named(rows: Rows, finder: FileFinder, path: Path, image: str | None) -> Row
         where = rows.location(i)
         named = row.pop(column)
         if not isinstance(named, str):
-            raise DataError(f"{where}, has {named!r} where the name of an image should be.")
+            raise DataError(f"{where}, has {named!r} in the column of images; it must be a file name.")
         row = {"image": finder.find(named, where), **row}
         for name in masks:
             row["mask"] = None if not row.get(name) else finder.find(str(row.pop(name)), where)
@@ -283,7 +283,7 @@ def _named(rows: Rows, finder: FileFinder, path: Path, image: str | None) -> Row
 
 
 def _arrays(row: Row) -> Row:
-    """Lists of numbers that mean places, as arrays."""
+    """Convert lists of coordinates to arrays."""
     if isinstance(row.get("boxes"), list):
         row["boxes"] = np.array(row["boxes"], dtype=np.float32).reshape(-1, 4)
     if isinstance(row.get("keypoints"), list):
@@ -304,21 +304,21 @@ def _image_column(rows: Rows) -> str:
     if looks:
         return looks[0]
     raise DataError(
-        f"{rows.path} has no column that names images (looked for {', '.join(IMAGE_COLUMNS)}); it has:"
-        f' {", ".join(rows.columns)}. Say which it is: data.columns="image=NAME".'
+        f"{rows.path} has no column of images (looked for {', '.join(IMAGE_COLUMNS)}); it has:"
+        f' {", ".join(rows.columns)}. Name it: data.columns="image=NAME".'
     )
 
 
 def _lines(path: Path, finder: FileFinder) -> Rows:
-    """An image a line; what follows the last blank is its label."""
+    """An image in each line; the text after the last space is its label."""
     lines = [(i, line) for i, line in enumerate(_text(path).splitlines()) if line.strip()]
     cut = [(line.strip(), None) if is_image(line.strip()) else _cut(line) for _, line in lines]
-    labelled = bool(cut) and all(label is not None for _, label in cut)
+    labeled = bool(cut) and all(label is not None for _, label in cut)
 
     def make(i: int) -> Row:
         name, label = cut[i]
         image = {"image": finder.find(name, at(i))}
-        return {**image, "label": label} if labelled else image
+        return {**image, "label": label} if labeled else image
 
     def at(i: int) -> str:
         return f"{path}, line {lines[i][0] + 1}"
@@ -341,20 +341,20 @@ def _text(path: Path) -> str:
 
 
 def read_arrays(path: Path) -> Rows:
-    """An npz: `x` (or images, data) [n, rows, columns(, channels)] with `y` (or labels), or packed files as `jpeg` (or
-    png, bytes) with `offsets`; `classes` names the labels."""
-    held = arrays.read_arrays(path)
-    packed = next((held[name] for name in ("jpeg", "png", "webp", "bytes") if name in held), None)
-    if packed is not None and "offsets" in held:
-        ends = arrays.ends_of(held["offsets"], len(packed) if packed.ndim == 1 else -1, path)
-        n, picture = len(ends) - 1, _packed(path, packed, ends)
+    """An npz with `x` (or images, data) [n, rows, columns(, channels)] and `y` (or labels), or with encoded files as
+    `jpeg` (or png, bytes) and `offsets`; `classes` names the labels."""
+    values = arrays.read_arrays(path)
+    packed = next((values[name] for name in ("jpeg", "png", "webp", "bytes") if name in values), None)
+    if packed is not None and "offsets" in values:
+        ends = arrays.ends_of(values["offsets"], len(packed) if packed.ndim == 1 else -1, path)
+        n, image_at = len(ends) - 1, _packed(path, packed, ends)
     else:
-        pixels = next((held[name] for name in ("x", "images", "image", "data", "pixels") if name in held), None)
+        pixels = next((values[name] for name in ("x", "images", "image", "data", "pixels") if name in values), None)
         if pixels is None or pixels.ndim not in (3, 4):
-            has = ", ".join(f"{name} {list(value.shape)}" for name, value in held.items())
+            has = ", ".join(f"{name} {list(value.shape)}" for name, value in values.items())
             raise DataError(f"{path} has no images: it needs x [n, rows, columns(, channels)]; it has {has}.")
-        n, picture = len(pixels), _sliced(path, pixels)
-    return _of_arrays(path, n, picture, arrays.labels_of(held, n, "images", path), arrays.classes_of(held, path))
+        n, image_at = len(pixels), _sliced(path, pixels)
+    return _of_arrays(path, n, image_at, arrays.labels_of(values, n, "images", path), arrays.classes_of(values, path))
 
 
 def _of_arrays(
@@ -370,10 +370,10 @@ def _of_arrays(
 
 
 def _packed(path: Path, packed: Any, ends: Sequence[int]) -> Callable[[int], ImageFile]:
-    def picture(i: int) -> ImageFile:
+    def image_at(i: int) -> ImageFile:
         return ImageFile.packed(f"{path}, image {i + 1}", lambda: packed[ends[i] : ends[i + 1]].tobytes())
 
-    return picture
+    return image_at
 
 
 def _sliced(path: Path, pixels: Any) -> Callable[[int], ImageFile]:

@@ -1,8 +1,8 @@
-"""Lines drawn by several processes at once, for a trainer that reads faster than one can draw. What they draw depends
-on the seeds alone, whoever draws it.
+"""Worker processes that render text lines, for training that is faster than one renderer. Results depend on the seeds
+alone.
 
-The library that draws letters is not safe in threads. A worker is this module as a program: it is told the texts, and
-then for each request, a line of seeds, answers with sizes and texts in one line, and the pixels after it.
+The font renderer is not thread-safe. A worker runs this module as a program: it receives the texts, then for each line
+of seeds it answers with sizes and texts in one line, followed by the pixels.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ from anyformer.data.images.image_file import Array
 from anyformer.data.images.synthetic_text import TextLineGenerator
 from anyformer.errors import DataError
 
-WORKERS = 4  # at most
-SPARE = 2  # cores that are left to the trainer
+WORKERS = 4  # maximum
+SPARE = 2  # cores left for training
 
 Drawn = tuple[Array, str]
 
 
 class RenderPool:
-    """`draw(seeds)` gives a line and its text for each; with no core to spare they are drawn here."""
+    """`draw(seeds)` returns an image and its text for each seed; without spare cores they are rendered in this
+    process."""
 
     def __init__(self, lines: TextLineGenerator, workers: int | None = None) -> None:
         self.lines = lines
@@ -68,8 +69,8 @@ def _start(lines: TextLineGenerator) -> subprocess.Popen[bytes]:
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
     )
-    told = {"texts": lines.texts, "height": lines.height, "widest": lines.widest, "prose": lines.prose}
-    _send(worker, json.dumps(told))
+    request = {"texts": lines.texts, "height": lines.height, "widest": lines.widest, "prose": lines.prose}
+    _send(worker, json.dumps(request))
     return worker
 
 
@@ -79,14 +80,14 @@ def _send(worker: subprocess.Popen[bytes], line: str) -> None:
         worker.stdin.write(line.encode() + b"\n")
         worker.stdin.flush()
     except OSError:
-        raise DataError("A process that draws lines ended by itself; start the training again with --resume.") from None
+        raise DataError("A text-rendering process ended unexpectedly; continue the run with --resume.") from None
 
 
 def _receive(worker: subprocess.Popen[bytes]) -> list[Drawn]:
     assert worker.stdout is not None
     head = worker.stdout.readline()
     if not head:
-        raise DataError("A process that draws lines ended by itself; start the training again with --resume.")
+        raise DataError("A text-rendering process ended unexpectedly; continue the run with --resume.")
     found = []
     for rows, columns, text in json.loads(head):
         pixels = np.frombuffer(worker.stdout.read(rows * columns), dtype=np.uint8).reshape(rows, columns)
@@ -95,7 +96,7 @@ def _receive(worker: subprocess.Popen[bytes]) -> list[Drawn]:
 
 
 def work(requests: IO[bytes], answers: IO[bytes]) -> None:
-    """Draw until nothing more is asked for."""
+    """Render lines until the input ends."""
     lines = TextLineGenerator(**json.loads(requests.readline()))
     for request in requests:
         drawn = [lines.line(seed, 0, 0) for seed in json.loads(request)]

@@ -1,4 +1,4 @@
-"""What keypoints are called, which of them change places in a mirror, and which are joined by bones."""
+"""Names of keypoints, their left-right pairs, and the bones between them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-FACE = 68  # points of the usual face: jaw, brows, nose, eyes, mouth
+FACE = 68  # keypoints of the standard face annotation: jaw, brows, nose, eyes, mouth
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Skeleton:
 
     @classmethod
     def of(cls, about: Mapping[str, Any], n_joints: int) -> Skeleton:
-        """As the files say; else that of the usual face, where there are 68; else numbers."""
+        """From the file's metadata; for 68 keypoints without names the standard face; else numbers."""
         if about.get("joints"):
             bones = tuple((int(a), int(b)) for a, b in about.get("bones", ()))
             return cls(tuple(str(name) for name in about["joints"]), bones)
@@ -27,13 +27,13 @@ class Skeleton:
 
     @property
     def flip_indices(self) -> list[int] | None:
-        """For each joint the one that it becomes in a mirror; None where names tell no left from right."""
-        places = {name: i for i, name in enumerate(self.names)}
-        found = [places.get(other_side(name), i) for i, name in enumerate(self.names)]
+        """The index of each keypoint's mirror image; None if the names have no left and right."""
+        index = {name: i for i, name in enumerate(self.names)}
+        found = [index.get(other_side(name), i) for i, name in enumerate(self.names)]
         return found if found != list(range(len(self.names))) else None
 
     def find(self, *names: str) -> int | None:
-        """The first joint that is called one of these, however it is written."""
+        """The first keypoint with one of these names, ignoring case and separators."""
         plain = [re.sub(r"[^a-z]", "", name.lower()) for name in self.names]
         return next((plain.index(name) for name in names if name in plain), None)
 
@@ -53,7 +53,7 @@ def _other(side: str) -> str:
 
 
 def face() -> Skeleton:
-    """The 68 points (Sagonas et al. 2013), from the right of the person, which is the left of the image."""
+    """The 68 keypoints (Sagonas et al. 2013), starting at the person's right, which is the image's left."""
     names = [""] * FACE
     _sides(names, "jaw", range(17))
     _sides(names, "brow", range(17, 27))
@@ -62,7 +62,7 @@ def face() -> Skeleton:
     eyes = ("outer", "upper_outer", "upper_inner", "inner", "lower_inner", "lower_outer")
     for i, part in enumerate(eyes):
         names[36 + i] = f"right_eye_{part}"
-        names[42 + (9 - i) % 6] = f"left_eye_{part}"  # counted from the nose there
+        names[42 + (9 - i) % 6] = f"left_eye_{part}"  # counted from the nose
     _sides(names, "upper_lip", range(48, 55))
     _sides(names, "lower_lip", range(59, 54, -1))
     _sides(names, "upper_mouth", range(60, 65))
@@ -73,9 +73,9 @@ def face() -> Skeleton:
     return Skeleton(tuple(names), tuple(bones + [(ring[-1], ring[0]) for ring in rings]))
 
 
-def _sides(names: list[str], part: str, places: Sequence[int]) -> None:
-    """Mirror images of each other from both ends to the middle."""
-    for i in range(len(places) // 2):
-        names[places[i]], names[places[-1 - i]] = f"right_{part}_{i + 1}", f"left_{part}_{i + 1}"
-    if len(places) % 2:
-        names[places[len(places) // 2]] = f"{part}_middle"
+def _sides(names: list[str], part: str, indices: Sequence[int]) -> None:
+    """Name pairs of mirrored keypoints from both ends to the middle."""
+    for i in range(len(indices) // 2):
+        names[indices[i]], names[indices[-1 - i]] = f"right_{part}_{i + 1}", f"left_{part}_{i + 1}"
+    if len(indices) % 2:
+        names[indices[len(indices) // 2]] = f"{part}_middle"

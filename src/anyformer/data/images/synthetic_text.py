@@ -1,7 +1,7 @@
-"""Lines of text drawn by fonts at hand, with what scanners and cameras do to them: an endless source for readers.
+"""Rendered text lines with scanner and camera effects: an endless source of training data for OCR.
 
-source = Lines(["TOTAL 12.50", "THANK YOU"])      # texts whose words are put together anew
-image, text = source.line(seed=0, epoch=1, number=2)   # 8-bit [rows, columns]; the same for the same three numbers
+source = TextLineGenerator(["TOTAL 12.50", "THANK YOU"])      # texts whose words are recombined
+image, text = source.line(seed=0, epoch=1, number=2)   # 8-bit [rows, columns]; a pure function of the three numbers
 """
 
 from __future__ import annotations
@@ -19,20 +19,24 @@ from anyformer.data.images.image_file import Array, pillow
 from anyformer.errors import ConfigError
 
 HEIGHT, WIDEST = 32, 640
-SHARES = (0.45, 0.75, 0.9)  # below: words of the texts; numbers, dates and prices; a whole text; above: any characters
-PROSE, LONGEST = (0.15, 0.35, 0.9), 8  # the same of texts that run on, of which at most so many words are drawn
+SHARES = (
+    0.45,
+    0.75,
+    0.9,
+)  # cumulative probabilities: words of the texts; numbers, dates and prices; a whole text; else any characters
+PROSE, LONGEST = (0.15, 0.35, 0.9), 8  # the same for running text, and its maximum number of words
 SIGNS = string.ascii_letters + string.digits + string.punctuation
 FOLDERS = ("/usr/share/fonts", "/usr/local/share/fonts", "~/.fonts", "~/.local/share/fonts")
-# Fonts whose letters are signs.
+# Fonts of symbols.
 SYMBOLS = tuple("emoji symbol math cmsy cmex cmmi dingbat braille stixsiz stixnonuni display".split())
 
 
 @cache
 def fonts() -> tuple[str, ...]:
-    """Files of fonts that can spell ASCII: those that fontconfig knows, those in the usual folders, matplotlib's."""
+    """Font files that have all ASCII characters: those of fontconfig, of the usual folders, and of matplotlib."""
     found = {path for path in (*_known(), *_lying(), *_matplotlib()) if _spells(path)}
     if not found:
-        raise ConfigError("No font was found to draw lines with; install one, such as Debian's fonts-dejavu-core.")
+        raise ConfigError("No font was found; install one, such as fonts-dejavu-core on Debian.")
     return tuple(sorted(found, key=lambda path: (Path(path).name, path)))
 
 
@@ -47,8 +51,8 @@ def _known() -> list[str]:
 
 
 def _lying() -> list[str]:
-    places = [Path(folder).expanduser() for folder in FOLDERS]
-    return [str(path) for place in places if place.is_dir() for path in place.rglob("*.[to]tf")]
+    folders = [Path(folder).expanduser() for folder in FOLDERS]
+    return [str(path) for folder in folders if folder.is_dir() for path in folder.rglob("*.[to]tf")]
 
 
 def _matplotlib() -> list[str]:
@@ -79,9 +83,9 @@ def font(path: str, size: int) -> Any:
 
 
 class TextLineGenerator:
-    """`texts` give the words, and how they look together; without any, numbers and random characters are drawn.
-    `prose`: they run on, and their large and small letters count; stretches of them are drawn, and every sign of ASCII.
-    `faces` are the files of the fonts to take; None: all at hand.
+    """`texts` give words and layout; without them numbers and random characters are rendered. `prose`: the texts are
+    running text whose case matters; stretches of them and all ASCII characters are rendered. `faces` are font files
+    (default: all that are installed).
     """
 
     def __init__(
@@ -95,20 +99,20 @@ class TextLineGenerator:
         self.texts, self.prose = [text for text in texts if text.strip()], prose
         self.words = [word for text in self.texts for word in text.split()]
         letters = sorted({letter for text in self.texts for letter in text if not letter.isspace()})
-        # Where transcripts are in capitals whatever was printed, lines in small letters must be learned too.
+        # If transcripts are upper case whatever was printed, lower-case lines must be included.
         self.capitals = bool(self.texts) and all(text == text.upper() for text in self.texts) and not prose
         self.letters = letters if letters and not prose else list(SIGNS)
         self.height, self.widest, self.faces = height, widest, faces
 
     def line(self, seed: int, epoch: int, number: int) -> tuple[Array, str]:
-        """An image [rows, columns] and what stands in it."""
-        chance = np.random.default_rng((seed, epoch, number))
+        """An image [rows, columns] and its text."""
+        rng = np.random.default_rng((seed, epoch, number))
         while True:
-            text = self.compose(chance)
-            if self.prose:  # as it is printed, so it is read
-                text = random_case(text, chance.random())
-            kind = chance.random() if self.capitals else 1.0
-            drawn = self.draw(text.lower() if kind < 0.06 else text.title() if kind < 0.14 else text, chance)
+            text = self.compose(rng)
+            if self.prose:  # the case is part of the target
+                text = random_case(text, rng.random())
+            kind = rng.random() if self.capitals else 1.0
+            drawn = self.draw(text.lower() if kind < 0.06 else text.title() if kind < 0.14 else text, rng)
             if drawn is not None:
                 return drawn, text
 
@@ -125,7 +129,7 @@ class TextLineGenerator:
         return "".join(self.letters[i] for i in rng.integers(len(self.letters), size=size))
 
     def _figures(self, rng: np.random.Generator) -> str:
-        """A price, a date, a time, a number with letters before it; a word beside it now and then."""
+        """A price, a date, a time, or a number with letters before it; sometimes with a word."""
         n = [int(x) for x in rng.integers(0, 10_000, size=6)]
         kinds = (
             f"{n[0] % 500}.{n[1] % 100:02d}",
@@ -143,7 +147,7 @@ class TextLineGenerator:
         return text
 
     def draw(self, text: str, rng: np.random.Generator) -> Array | None:
-        """None where the text is wider than a line may be."""
+        """None if the text is wider than the maximum width."""
         PIL = pillow()  # noqa: N806
         from PIL import ImageDraw
 
@@ -162,19 +166,19 @@ class TextLineGenerator:
 
 
 def random_case(text: str, kind: float) -> str:
-    """In capitals, in small letters or with large first ones now and then, else as it stands."""
+    """Upper, lower or title case with some probability, else unchanged."""
     return text.upper() if kind < 0.15 else text.lower() if kind < 0.2 else text.title() if kind < 0.25 else text
 
 
 def _stretch(words: list[str], rng: np.random.Generator) -> str:
-    """Some words in a row."""
+    """Some consecutive words."""
     size = int(rng.integers(1, LONGEST + 1))
     start = int(rng.integers(max(len(words) - size, 0) + 1))
     return " ".join(words[start : start + size])
 
 
 def degrade(image: Any, rng: np.random.Generator, height: int, paper: int) -> Array:
-    """Slant, a coarse scan, blur, shadow, noise and the marks of JPEG, each now and then; brought to `height` rows."""
+    """Random slant, low resolution, blur, shadow, noise and JPEG artifacts; resized to `height` rows."""
     PIL = pillow()  # noqa: N806
     draws = rng.random(12)
     if draws[0] < 0.5:
@@ -199,7 +203,7 @@ def degrade(image: Any, rng: np.random.Generator, height: int, paper: int) -> Ar
 
 
 def _blur(pixels: Any, times: int) -> Any:
-    """The mean with the four neighbors, so many times."""
+    """Repeated mean filter over the four neighbors."""
     for _ in range(times):
         padded = np.pad(pixels, 1, mode="edge")
         pixels = (

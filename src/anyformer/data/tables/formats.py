@@ -1,6 +1,6 @@
-"""The formats of rows: each turns a file into records and says how a record becomes a row.
+"""The formats of tables: each reader returns a file's records and a function from a record to a row.
 
-What is not lines already (Parquet, JSON that is one object) is written out as JSON lines first, piece by piece.
+Files without lines (Parquet, JSON that is one object) are converted to JSON lines, in pieces.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from anyformer.data.unpack import check_unpacked, content
 from anyformer.errors import DataError
 
 Row = dict[str, Any]
-PARQUET_ROWS = 256  # read at once: a page of one repeated text unpacks to as much as that many texts
+PARQUET_ROWS = 256  # rows read at a time; a page of one repeated value decompresses to as many copies
 
 SUFFIXES = {
     ".txt": "text",
@@ -45,8 +45,7 @@ SUFFIXES = {
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What the caller knows of a file. `names` are column names that a first line would hold if it were a header;
-    `header` says so, or denies it."""
+    """What is known about a file. `names` are column names that indicate a header; `header` is None to detect it."""
 
     cache: Path
     header: bool | None = None
@@ -55,7 +54,7 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class Part:
-    """One file as records; `parse` makes a row of one."""
+    """One file as records; `parse` converts a record to a row."""
 
     path: Path
     data: Buffer
@@ -64,7 +63,7 @@ class Part:
     parse: Callable[[str], Row]
     digest: str
     unit: str = "line"
-    plain: bool = False  # text that runs on from line to line
+    plain: bool = False  # consecutive lines of running text
     headerless: bool = False  # whether no header was detected, so that the first line is a row
 
     def __len__(self) -> int:
@@ -77,7 +76,7 @@ class Part:
         try:
             return self.parse(self.text(i))
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
-            raise DataError(f"{self.location(i)}, is not what it should be: {error}.") from None
+            raise DataError(f"{self.location(i)}, is not a valid row: {error}.") from None
 
     def location(self, i: int) -> str:
         number = line_index.line_number(self.data, int(self.spans[0, i])) if self.unit == "line" else i + 1
@@ -91,7 +90,7 @@ def read_text(path: Path, asked: ReadOptions) -> Part:
 
 
 def read_tsv(path: Path, asked: ReadOptions) -> Part:
-    """Cells between tabs; a quotation mark is a character like any other."""
+    """Tab-separated cells; quotation marks have no special meaning."""
     data = content(path, asked.cache)
     spans, digest = line_index.lines(data, path, asked.cache)
     spans = line_index.not_blank(spans)
@@ -103,12 +102,12 @@ def read_tsv(path: Path, asked: ReadOptions) -> Part:
 
 
 def read_csv(path: Path, asked: ReadOptions) -> Part:
-    """Cells between commas (or semicolons), quoted where they hold one, as spreadsheets write them."""
+    """Cells separated by commas (or semicolons), quoted if they contain one, as spreadsheets write them."""
     data = content(path, asked.cache)
     lines, digest = line_index.lines(data, path, asked.cache)
     comma = _comma(data, line_index.not_blank(lines), path)
     spans = line_index.not_blank(line_index.quoted(data, lines, comma, path))
-    csv.field_size_limit(2**31 - 1)  # a cell may hold a book
+    csv.field_size_limit(2**31 - 1)  # no limit on the length of a cell
 
     def where(i: int) -> str:
         return f"{path}, line {line_index.line_number(data, int(spans[0, i]))},"
@@ -124,27 +123,29 @@ def read_csv(path: Path, asked: ReadOptions) -> Part:
         try:
             return len(cut(record))
         except ValueError as error:
-            raise DataError(f"{where(i)} cannot be read: {error}; save the file with usual ends of lines.") from None
+            raise DataError(
+                f"{where(i)} cannot be read: {error}; save the file with \\n or \\r\\n line endings."
+            ) from None
 
     counts = np.array([width(i, record) for i, record in enumerate(line_index.texts(data, spans))])
     _check_counts(counts, where, asked, path)
     sample, detected = [cut(record) for record in _some(data, spans)], asked.header is None
     if detected and not any(_is_number(cell) for cell in sample[0]):
         known = looks_like_header(sample[0], sample[1:], asked.names)
-        asked = replace(asked, header=known or not _is_row(sample[0], sample[1:]))  # spreadsheets write one
+        asked = replace(asked, header=known or not _is_row(sample[0], sample[1:]))  # spreadsheets write a header
     columns, first = _header(sample, asked, path)
     headerless = detected and not first
     return Part(path, data, spans[:, first:], columns, _cells(columns, cut), digest, headerless=headerless)
 
 
 def _comma(data: Buffer, lines: Spans, path: Path) -> str:
-    """What stands between the cells of the first row: that of three which makes the most of it."""
+    """The separator of the first row: the candidate that gives the most cells."""
 
     def cells(comma: str) -> int:
         try:
             first = line_index.quoted(data, lines[:, :200], comma, path)[:, :1]
             return len(next(csv.reader(line_index.texts(data, first), delimiter=comma), []))
-        except (DataError, csv.Error):  # by this one, a cell would never end
+        except (DataError, csv.Error):  # a quoted cell would not end with this separator
             return 0
 
     return max(",;\t", key=cells) if lines.size else ","
@@ -159,19 +160,19 @@ def _check_counts(counts: Any, where: Callable[[int], str], asked: ReadOptions, 
         raise DataError(f"{path} is empty.")
     wrong = np.flatnonzero(counts != counts[0])
     if len(wrong):
-        i, has, wanted = int(wrong[0]), int(counts[wrong[0]]), int(counts[0])
-        more = f" ({len(wrong):,} rows are so)" if len(wrong) > 1 else ""
-        raise DataError(f"{where(i)} has {has} column{'s' * (has != 1)}; the first line has {wanted}{more}.")
+        i, has, expected = int(wrong[0]), int(counts[wrong[0]]), int(counts[0])
+        more = f" ({len(wrong):,} such rows)" if len(wrong) > 1 else ""
+        raise DataError(f"{where(i)} has {has} column{'s' * (has != 1)}; the first line has {expected}{more}.")
 
 
 def _header(sample: list[list[str]], asked: ReadOptions, path: Path) -> tuple[tuple[str, ...], int]:
-    """The names of the columns, and the number of rows that they take: "1", "2" … where there is no header."""
+    """The column names and the number of rows they take; "1", "2" … without a header."""
     cells = [cell.strip() for cell in sample[0]]
     named = looks_like_header(cells, sample[1:], asked.names) if asked.header is None else asked.header
     if not named:
         return tuple(str(i + 1) for i in range(len(cells))), 0
     if len(sample) < 2:
-        raise DataError(f"{path} holds a header and no rows.")
+        raise DataError(f"{path} has a header and no rows.")
     twice = [name for name in cells if cells.count(name) > 1]
     if twice:
         raise DataError(f'{path} has two columns named "{twice[0]}".')
@@ -179,9 +180,9 @@ def _header(sample: list[list[str]], asked: ReadOptions, path: Path) -> tuple[tu
 
 
 def looks_like_header(cells: list[str], rows: list[list[str]], names: frozenset[str]) -> bool:
-    """A first line is a header where it holds a name that the task knows (two, where they are as short as "to" and
-    "en", which are words of texts too), or where every cell is a plain word and in some column what follows is of
-    another kind: numbers, or few values of which the word is none.
+    """Whether a first line is a header: it has a name that the task knows (two, if they are as short as "to" and "en",
+    which are also words), or every cell is a single word and some column continues with another type: numbers, or few
+    distinct values without that word.
     """
     known = [cell for cell in cells if cell.lower() in names]
     if len(known) > 1 or any(len(name) > 3 for name in known):
@@ -197,8 +198,8 @@ def looks_like_header(cells: list[str], rows: list[list[str]], names: frozenset[
 
 
 def _is_row(cells: list[str], rows: list[list[str]]) -> bool:
-    """Whether a first line is like what follows: one of its cells stands there again, in a column of few values, as a
-    label does."""
+    """Whether a first line is a row: one of its cells occurs again in a column with few distinct values, as a label
+    does."""
     columns = [[row[i] for row in rows] for i in range(len(cells))]
     pairs = zip(cells, columns, strict=True)
     return any(cell in values and len(set(values)) <= len(values) / 2 for cell, values in pairs)
@@ -234,26 +235,26 @@ def _object(line: str) -> Row:
     try:
         row = json.loads(line)
     except json.JSONDecodeError as error:
-        raise ValueError(f"no JSON ({error.msg} at column {error.colno})") from None
+        raise ValueError(f"invalid JSON ({error.msg} at column {error.colno})") from None
     except RecursionError:
-        raise ValueError("its JSON is nested too deeply") from None
+        raise ValueError("the JSON is nested too deeply") from None
     if not isinstance(row, dict):
-        raise ValueError("each line must hold an object with named values")
+        raise ValueError("each line must be a JSON object")
     return row
 
 
 def read_json(path: Path, asked: ReadOptions) -> Part:
-    """SQuAD's file, a list of objects or of texts, or an object with such a list under "data" """
+    """A SQuAD file, a list of objects or strings, or an object with such a list under "data"."""
     listed = json_rows(parse_json(text_of(content(path, asked.cache), path), path))
     if listed is None:
-        raise DataError(f'{path} must hold a list of objects or of texts, or an object with such a list under "data".')
+        raise DataError(f'{path} must hold a list of objects or strings, or an object with such a list under "data".')
     squad = bool(listed) and "paragraphs" in listed[0]
     rows = _questions(listed, path) if squad else iter(listed)
     return _written(path, rows, asked, "question" if squad else "object")
 
 
 def json_rows(whole: Any) -> list[Row] | None:
-    """The rows of a JSON file, texts under the name "text"; None if it holds no list of objects or of texts."""
+    """The rows of a JSON file, strings under the name "text"; None if it has no list of objects or strings."""
     listed = whole.get("data") if isinstance(whole, dict) else whole
     if not isinstance(listed, list):
         return None
@@ -263,10 +264,10 @@ def json_rows(whole: Any) -> list[Row] | None:
 
 
 def text_of(data: Buffer, path: Path) -> str:
-    """The whole of a file as text."""
+    """The content of a file as text."""
     if not len(data):
         raise DataError(f"{path} is empty.")
-    line_index.check_text(data[:BLOCK], 0, path)  # before all of something else is read
+    line_index.check_text(data[:BLOCK], 0, path)  # refuses binary files before all of them is read
     try:
         return data[:].decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -278,14 +279,14 @@ def parse_json(text: str, path: Path) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as error:
         raise DataError(f"{path}, line {error.lineno}, is not JSON: {error.msg} at column {error.colno}.") from None
-    except ValueError:  # Python's own limit
-        raise DataError(f"{path} holds a whole number of thousands of digits, which nothing here can be.") from None
+    except ValueError:  # Python's limit on digits
+        raise DataError(f"{path} has an integer with thousands of digits.") from None
     except RecursionError:
-        raise DataError(f"{path} holds JSON that is nested too deeply.") from None
+        raise DataError(f"{path} has JSON that is nested too deeply.") from None
 
 
 def _questions(articles: list[Row], path: Path) -> Iterator[Row]:
-    """One row a question, as the ecosystem lays SQuAD out."""
+    """One row for each question, with the columns of SQuAD in Hugging Face datasets."""
     try:
         for article in articles:
             for paragraph in article["paragraphs"]:
@@ -298,27 +299,27 @@ def _questions(articles: list[Row], path: Path) -> Iterator[Row]:
                         "answers": asked.get("answers", []),
                     }
     except KeyError as error:
-        raise DataError(f"{path} is not laid out as SQuAD is: {error} is missing.") from None
+        raise DataError(f"{path} is not a SQuAD file: {error} is missing.") from None
     except TypeError as error:
-        raise DataError(f"{path} is not laid out as SQuAD is: {error}.") from None
+        raise DataError(f"{path} is not a SQuAD file: {error}.") from None
 
 
 def _written(path: Path, rows: Iterable[Row], asked: ReadOptions, unit: str) -> Part:
-    """Rows that were not lines, as JSON lines."""
+    """Write rows as JSON lines."""
     data = spool(_json_blocks(rows, path), asked.cache / f"{file_fingerprint(path)}.jsonl")
     return _json_lines(path, data, asked, unit)
 
 
 def _json_blocks(rows: Iterable[Row], path: Path) -> Iterator[bytes]:
-    held, done, packed = bytearray(), 0, path.stat().st_size
+    buffer, done, packed = bytearray(), 0, path.stat().st_size
     for row in rows:
-        held += json.dumps(row, ensure_ascii=False, default=str).encode() + b"\n"
-        if len(held) > BLOCK:
-            done += len(held)
+        buffer += json.dumps(row, ensure_ascii=False, default=str).encode() + b"\n"
+        if len(buffer) > BLOCK:
+            done += len(buffer)
             check_unpacked(str(path), packed, done)
-            yield bytes(held)
-            held.clear()
-    yield bytes(held)
+            yield bytes(buffer)
+            buffer.clear()
+    yield bytes(buffer)
 
 
 def read_parquet(path: Path, asked: ReadOptions) -> Part:
@@ -326,7 +327,7 @@ def read_parquet(path: Path, asked: ReadOptions) -> Part:
         import pyarrow as arrow
         import pyarrow.parquet as parquet
     except ImportError:
-        raise DataError(f"{path} is Parquet, which takes pyarrow to read: pip install 'anyformer[data]'.") from None
+        raise DataError(f"{path} is a Parquet file, which needs pyarrow: pip install 'anyformer[data]'.") from None
     data = content(path, asked.cache)
     try:
         file = parquet.ParquetFile(arrow.BufferReader(arrow.py_buffer(data)))
@@ -339,8 +340,8 @@ def read_parquet(path: Path, asked: ReadOptions) -> Part:
 
 
 def read_conll(path: Path, asked: ReadOptions) -> Part:
-    """A token a line, its labels in the columns after it, a blank line between sentences. The first column is named
-    "tokens", the last "tags", those between by their numbers.
+    """A token in each line, its labels in the following columns, a blank line between sentences. The first column is
+    named "tokens", the last "tags", the others by number.
     """
     data = content(path, asked.cache)
     every, digest = line_index.lines(data, path, asked.cache)
@@ -357,7 +358,7 @@ def read_conll(path: Path, asked: ReadOptions) -> Part:
             has = f"{len(wrong)} column{'s' * (len(wrong) != 1)}"
             raise DataError(f"{path}, line {line}, has {has}; the first token has {width}.")
     if width < 2:
-        raise DataError(f"{path} has {width} columns; a token and its tag take two.")
+        raise DataError(f"{path} has {width} column; CoNLL files need a token and a tag in each line.")
     columns = ("tokens", *(str(i + 1) for i in range(1, width - 1)), "tags")
 
     def parse(record: str) -> Row:
@@ -371,7 +372,7 @@ def _columns(line: str) -> list[str]:
 
 
 def token_lines(record: str) -> Iterator[list[str]]:
-    """Without the marks of documents and the comments of CoNLL-U."""
+    """Lines without document markers and CoNLL-U comments."""
     for line in record.split("\n"):
         line = line.rstrip("\r")
         if line.strip() and not line.startswith("-DOCSTART-") and not re.match(r"# \w+.*=", line):

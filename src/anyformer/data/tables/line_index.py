@@ -1,4 +1,4 @@
-"""Where each record of a text file begins and ends: found once, with numpy, and kept for large files."""
+"""Start and end of each record of a text file, found with numpy and cached for large files."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from anyformer.data.cache import new_file, used
 from anyformer.data.files import BLOCK, Buffer, file_fingerprint
 from anyformer.errors import DataError
 
-Spans = NDArray[np.int64]  # [2, n]: where the records begin, and where they end
-KEEP = 2**25  # bytes of a file from which on its index is kept on disk
+Spans = NDArray[np.int64]  # [2, n]: start and end of each record
+KEEP = 2**25  # bytes; the index of a larger file is cached on disk
 
 NEWLINE, RETURN, TAB, QUOTE = b'\n\r\t"'
 
 
 def lines(data: Buffer, path: Path, cache: Path) -> tuple[Spans, str]:
-    """Every line of UTF-8 text, without its end, and a digest of the whole."""
+    """The lines of UTF-8 text, without line endings, and a digest of the file."""
     if not len(data):
         raise DataError(f"{path} is empty.")
     place = cache / f"{file_fingerprint(path)}.{len(data)}.lines.npy"
@@ -63,9 +63,9 @@ def _without_return(data: Buffer, starts: Spans, ends: Spans) -> Spans:
 
 
 def check_text(block: bytes, start: int, path: Path) -> None:
-    """An error for bytes that no text has, found before the rest of a large file is read."""
+    """Raise an error for bytes that no text contains, before the rest of a large file is read."""
     if (zero := block.find(b"\0")) >= 0:
-        raise DataError(f"{path} is not text: its byte {start + zero:,} is zero; save the file as UTF-8.")
+        raise DataError(f"{path} is not text: byte {start + zero:,} is zero; save the file as UTF-8.")
 
 
 def not_text(data: Buffer, path: Path) -> DataError:
@@ -90,7 +90,7 @@ def as_bytes(data: Buffer) -> NDArray[np.uint8]:
 
 
 def line_number(data: Buffer, start: int) -> int:
-    """The number, from 1, of the line that begins at a byte. Looked up only where somebody asks."""
+    """The number, from 1, of the line that starts at a byte; computed only for messages."""
     count = 0
     for block in range(0, start, BLOCK):
         count += int((as_bytes(data)[block : min(block + BLOCK, start)] == NEWLINE).sum())
@@ -98,16 +98,16 @@ def line_number(data: Buffer, start: int) -> int:
 
 
 def not_blank(spans: Spans) -> Spans:
-    """Only lines with something on them."""
+    """Lines that are not blank."""
     return spans[:, spans[1] > spans[0]]
 
 
 def count_bytes(data: Buffer, spans: Spans, byte: int) -> Spans:
-    """How often a byte stands in each record."""
-    places = np.concatenate(
+    """How often a byte occurs in each record."""
+    positions = np.concatenate(
         [np.flatnonzero(as_bytes(data)[start : start + BLOCK] == byte) + start for start in range(0, len(data), BLOCK)]
     )
-    return np.searchsorted(places, spans[1]) - np.searchsorted(places, spans[0])
+    return np.searchsorted(positions, spans[1]) - np.searchsorted(positions, spans[0])
 
 
 def texts(data: Buffer, spans: Spans) -> Iterator[str]:
@@ -116,10 +116,10 @@ def texts(data: Buffer, spans: Spans) -> Iterator[str]:
 
 
 def paragraphs(data: Buffer, spans: Spans) -> Spans:
-    """Runs of lines between blank ones, as one record each."""
+    """Blocks of lines between blank lines, as one record each."""
     text = as_bytes(data)
     full = spans[1] > spans[0]
-    # A line of spaces is as blank as an empty one.
+    # A line of spaces is blank too.
     odd = np.flatnonzero(full & (text[np.minimum(spans[0], len(text) - 1)] <= 32))
     for i in odd.tolist():
         full[i] = bool(data[int(spans[0, i]) : int(spans[1, i])].strip())
@@ -129,11 +129,11 @@ def paragraphs(data: Buffer, spans: Spans) -> Spans:
 
 
 def quoted(data: Buffer, spans: Spans, comma: str, path: Path) -> Spans:
-    """Lines joined where a quoted cell runs over several. A quotation mark counts where a cell begins with it;
-    elsewhere (it may mean inches) it is a character like any other."""
+    """Join the lines of multi-line quoted cells. A quotation mark counts at the beginning of a cell; elsewhere (it may
+    mean inches) it is an ordinary character."""
     marked = np.flatnonzero(count_bytes(data, spans, QUOTE)).tolist()
     ends = np.ones(spans.shape[1], dtype=bool)
-    opened: int | None = None  # the line whose cell is still open
+    opened: int | None = None  # the line with the open cell
     for i in marked:
         if opened is not None:
             ends[opened:i] = False
@@ -142,16 +142,14 @@ def quoted(data: Buffer, spans: Spans, comma: str, path: Path) -> Spans:
         opened = (i if opened is None else opened) if still else None
     if opened is not None:
         where = f"{path}, line {line_number(data, int(spans[0, opened]))},"
-        raise DataError(
-            f'{where} begins a cell with a quotation mark (") that is never closed; double it or remove it.'
-        )
+        raise DataError(f'{where} has a quoted cell without a closing quotation mark ("); double it or remove it.')
     last = np.flatnonzero(ends)
     first = np.concatenate([[0], last[:-1] + 1])
     return np.stack([spans[0, first], spans[1, last]])
 
 
 def _left_open(line: bytes, comma: bytes, inside: bool) -> bool:
-    """Whether a quoted cell goes on after this line, which begins `inside` one or not."""
+    """Whether a quoted cell continues after this line, which begins `inside` one or not."""
     at = 0
     while True:
         if inside or line[at : at + 1] == b'"':
@@ -164,7 +162,7 @@ def _left_open(line: bytes, comma: bytes, inside: bool) -> bool:
 
 
 def _closing(line: bytes, at: int) -> int:
-    """Behind the mark that ends a quoted cell; two in a row stand for one inside it. -1: it does not end here."""
+    """The position after the closing quotation mark (two in a row are an escaped one); -1 if there is none."""
     while (at := line.find(b'"', at)) >= 0:
         if line[at + 1 : at + 2] != b'"':
             return at + 1

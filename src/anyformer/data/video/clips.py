@@ -1,8 +1,8 @@
-"""Clips as users have them, as rows: `clip` is a Clip, and the label what is said of it.
+"""Rows of video clips from folders, tables and arrays: `clip` is a Clip.
 
-read_clips("sports/")               # class folders, of folders of frames or of video files
+read_clips("sports/")               # class folders, with folders of frames or video files
 read_clips("clips.npz")             # x [n, frames, rows, columns, channels] and y
-read_clips("train.tsv")             # a table that names folders of frames or video files beside it
+read_clips("train.tsv")             # a table that names folders of frames or video files
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ CLIP_COLUMNS = ("clip", "video", "file", "file_name", "filename", "path", "folde
 
 
 class Clip:
-    """Images that follow one another; `take(n)` opens so many of them, evenly spread over the whole. `path` is set
-    where it is a video file, or a folder of frames, by itself."""
+    """A sequence of frames; `take(n)` opens `n` of them, evenly spaced. `path` is None unless the clip is a video file
+    or a folder of frames of its own."""
 
     def __init__(self, name: str, frames: Callable[[int], list[Any]], path: Path | None = None) -> None:
         self.name, self._frames, self.path = name, frames, path
@@ -42,7 +42,7 @@ class Clip:
         return f"Clip({self.name})"
 
     def take(self, n: int) -> list[Any]:
-        """PIL images in RGB; a clip of fewer frames repeats some."""
+        """Frames as PIL images in RGB; frames of shorter clips are repeated."""
         return [ImageFile.of(frame, self.name).open() for frame in self._frames(n)]
 
     @classmethod
@@ -50,18 +50,18 @@ class Clip:
         def frames(n: int) -> list[ImageFile]:
             names = sorted(one for one in path.iterdir() if is_image(one)) if path.is_dir() else []
             if not names:
-                raise UnreadableError(f"{path} has no frames: a clip is a folder of images, or a video file.")
+                raise UnreadableError(f"{path} has no frames; a clip must be a folder of images or a video file.")
             return [ImageFile.file(names[i]) for i in evenly_spaced(len(names), n)]
 
         return cls(str(path), frames, path)
 
     @classmethod
     def array(cls, values: Any, name: str) -> Clip:
-        """[frames, rows, columns] or with channels last."""
+        """A clip from an array [frames, rows, columns] or [frames, rows, columns, channels]."""
 
         def frames(n: int) -> list[Any]:
             if values.ndim not in (3, 4) or not len(values):
-                raise UnreadableError(f"{name} has no frames: it has the shape {list(values.shape)}.")
+                raise UnreadableError(f"{name} has no frames: its shape is {list(values.shape)}.")
             return [values[i] for i in evenly_spaced(len(values), n)]
 
         return cls(name, frames)
@@ -72,73 +72,71 @@ class Clip:
 
     @classmethod
     def of(cls, inputs: Any) -> Clip:
-        """A folder of frames, a video file, an array, or a list of images."""
+        """A clip from a folder of frames, a video file, an array, or a list of images."""
         if isinstance(inputs, Clip):
             return inputs
         if isinstance(inputs, (str, Path)):
             return cls.folder(Path(inputs)) if Path(inputs).is_dir() else cls.file(Path(inputs))
         if isinstance(inputs, (list, tuple)):
-            pictures = list(inputs)
-            if not pictures:
-                raise InputError("A clip needs at least one frame; an empty list was given.")
-            return cls("the frames given", lambda n: [pictures[i] for i in evenly_spaced(len(pictures), n)])
+            frames = list(inputs)
+            if not frames:
+                raise InputError("The list of frames is empty; a clip needs one frame or more.")
+            return cls("the frames given", lambda n: [frames[i] for i in evenly_spaced(len(frames), n)])
         return cls.array(np.asarray(inputs), "the clip given")
 
 
 def evenly_spaced(have: int, want: int) -> list[int]:
-    """The middles of `want` equal stretches.  spread(8, 4) -> [1, 3, 5, 7]"""
+    """The centers of `want` equal intervals.  evenly_spaced(8, 4) -> [1, 3, 5, 7]"""
     return [int((i + 0.5) * have / want) for i in range(want)]
 
 
 def decode(path: Path, n: int) -> list[Array]:
-    """So many frames of a video file, through PyAV."""
+    """Decode `n` evenly spaced frames of a video file with PyAV."""
     if not path.is_file():
-        raise UnreadableError(f"There is no clip {path}.")
+        raise UnreadableError(f"{path} does not exist.")
     with reading(path, UnreadableError), open_file(path) as stream:
         with open_video(stream, str(path)) as container:
             count = sum(packet.size > 0 for packet in container.demux(video=0))
-        while True:  # once more where some packets were no frames
+        while True:  # again if some packets were not frames
             stream.seek(0)
             frames, found = _frames(stream, str(path), evenly_spaced(count, n))
             if not found:
-                raise UnreadableError(f"{path} is a video without frames.")
+                raise UnreadableError(f"{path} has no frames.")
             if found == count:
                 return frames
             count = found
 
 
-def _frames(stream: BinaryIO, name: str, wanted: Sequence[int]) -> tuple[list[Array], int]:
-    """Frames by their numbers, and how many there are; no others are kept."""
+def _frames(stream: BinaryIO, name: str, indices: Sequence[int]) -> tuple[list[Array], int]:
+    """The frames with the given numbers, and the number of all frames; only those are kept in memory."""
     kept: dict[int, Array] = {}
     found = 0
     with open_video(stream, name) as container:
         for frame in container.decode(video=0):
-            if found in wanted:
+            if found in indices:
                 kept[found] = frame.to_ndarray(format="rgb24")
             found += 1
-    return [kept[i] for i in wanted if i in kept], found
+    return [kept[i] for i in indices if i in kept], found
 
 
 @contextmanager
 def open_video(stream: BinaryIO, name: str) -> Iterator[Any]:
-    """A video through PyAV. Some formats are lists of other files, or of addresses on the net: none is opened."""
+    """Open a video with PyAV. Playlist formats, which reference other files or URLs, are refused."""
     try:
         import av
     except ImportError:
-        raise ConfigError(
-            f"{name} is a video file, which takes PyAV to open: pip install 'anyformer[video]'."
-        ) from None
+        raise ConfigError(f"{name} is a video file, which needs PyAV: pip install 'anyformer[video]'.") from None
     try:
         with av.open(stream, "r", options={"protocol_whitelist": "none"}) as container:
             tracks = container.streams.video
             if not tracks:
-                raise UnreadableError(f"{name} has no images: it is no video.")
+                raise UnreadableError(f"{name} has no video stream.")
             wide, high = tracks[0].codec_context.width, tracks[0].codec_context.height
             if wide * high > most_pixels():
                 raise too_large(name, (wide, high))
             yield container
     except av.FFmpegError as error:
-        raise UnreadableError(f"{name} is damaged, or no video at all: {error.strerror}.") from None
+        raise UnreadableError(f"{name} cannot be decoded as a video: {error.strerror}.") from None
 
 
 def read_clips(
@@ -149,7 +147,8 @@ def read_clips(
     names: Iterable[str] = (),
     clip: str | None = None,
 ) -> Rows:
-    """Rows of whatever is given; `clip` is the column that names clips, where it has an unusual name."""
+    """Return the rows of folders, tables or arrays. `clip` is the column that names the clips (default: detected
+    automatically)."""
     parts: list[Rows] = []
     for path in expand_paths(paths):
         suffix = path.suffix.lower()
@@ -162,7 +161,7 @@ def read_clips(
         elif suffix in VIDEOS:
             parts.append(_listed(path, [{"clip": Clip.file(path)}], [str(path)]))
         else:
-            raise DataError(f"{path} is neither a clip, nor a folder, npz or list of clips.")
+            raise DataError(f"{path} is neither a clip nor a folder, npz or table of clips.")
     return parts[0] if len(parts) == 1 else JoinedImageRows(parts)
 
 
@@ -173,14 +172,14 @@ def _listed(path: Path, rows: Sequence[Row], names: Sequence[str], digest: str =
 
 
 def _folders(path: Path) -> Rows:
-    """Class folders; a folder of frames by itself is one clip."""
+    """Rows of class folders; a folder of frames is one clip."""
     if any(is_image(one) for one in path.iterdir()):
         return _listed(path, [{"clip": Clip.folder(path)}], [str(path)])
     rows, names = [], []
     for home in sorted(one for one in path.iterdir() if one.is_dir() and not one.name.startswith(".")):
         found = [one for one in sorted(home.iterdir()) if one.is_dir() or one.suffix.lower() in VIDEOS]
         if not found:
-            raise DataError(f"The class folder {home} has no clips: folders of frames, or video files.")
+            raise DataError(f"The class folder {home} has no clips (folders of frames or video files).")
         rows += [{"clip": Clip.of(one), "label": home.name} for one in found]
         names += [str(one) for one in found]
     if not rows:
@@ -189,14 +188,14 @@ def _folders(path: Path) -> Rows:
 
 
 def _arrays(path: Path) -> Rows:
-    held = read_arrays(path)
-    clips = next((held[name] for name in ("x", "clips", "videos", "frames", "data") if name in held), None)
+    arrays = read_arrays(path)
+    clips = next((arrays[name] for name in ("x", "clips", "videos", "frames", "data") if name in arrays), None)
     if clips is None or clips.ndim not in (4, 5):
-        has = ", ".join(f"{name} {list(value.shape)}" for name, value in held.items())
-        raise DataError(f"{path} has no clips: it needs x [n, frames, rows, columns(, channels)]; it has {has}.")
+        has = ", ".join(f"{name} {list(value.shape)}" for name, value in arrays.items())
+        raise DataError(f"{path} has no clips; it needs x [n, frames, rows, columns(, channels)]; it has {has}.")
     if not clips.shape[1]:
-        raise DataError(f"{path} has clips without frames: x has the shape {list(clips.shape)}.")
-    labels = labels_of(held, len(clips), "clips", path)
+        raise DataError(f"{path} has clips without frames: x has shape {list(clips.shape)}.")
+    labels = labels_of(arrays, len(clips), "clips", path)
     names = [f"{path}, clip {i + 1}" for i in range(len(clips))]
     rows: list[Row] = [{"clip": Clip.array(clip, name)} for clip, name in zip(clips, names, strict=True)]
     if labels is not None:
@@ -210,14 +209,14 @@ def _table(rows: Rows, path: Path, clip: str | None) -> Rows:
     column = clip if clip is not None else next((lower[name] for name in CLIP_COLUMNS if name in lower), None)
     if column is None:
         raise DataError(
-            f"{rows.path} has no column that names clips (looked for {', '.join(CLIP_COLUMNS)}); it has:"
-            f' {", ".join(rows.columns)}. Say which it is: data.columns="clip=NAME".'
+            f"{rows.path} has no column of clips (looked for {', '.join(CLIP_COLUMNS)}); it has:"
+            f' {", ".join(rows.columns)}. Name it: data.columns="clip=NAME".'
         )
     rows.require_column(column)
     made: list[Row] = []
     for i, row in enumerate(rows):
         named = path.parent / str(row[column])
-        if not os.path.exists(named):  # which no name makes fail
+        if not os.path.exists(named):  # False for an invalid path
             raise DataError(f'{rows.location(i)}, names the clip "{row[column]}", which is not in {path.parent}.')
         rest = {name: value for name, value in row.items() if name != column}
         made.append({"clip": Clip.of(named), **rest})

@@ -1,5 +1,5 @@
-"""A class for something that is no text: what sounds, clips and sets have in common once a reader has made features of
-them. A task says how it reads rows, which reader a model wants, and what an example is; the rest is here."""
+"""Classification of inputs other than text: the common part of audio, clips and sets. A task defines how rows are read,
+which reader a model needs, and the features of an example."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ from anyformer.tasks.picture import distinct, head_for, load_model
 from anyformer.tasks.text import as_list, labels_of, softmax_scores, token_loss
 
 
-class LabelledTask(DecodedTask):
-    """`reader` makes features of a thing and knows under which name (`field`) the model takes them."""
+class LabeledTask(DecodedTask):
+    """`reader` computes features; `field` is the model's argument for them."""
 
     format = "tsv"
     batch = BatchConfig(rows=32)
@@ -89,7 +89,7 @@ class LabelledTask(DecodedTask):
         if build.is_folder(source):
             model = load_model(source, dtype=torch.float32)
             if not cls.fits(model.config):
-                raise FolderError(f"{source} holds a {model.family} model; {cls.name} wants {cls.wanted}.")
+                raise FolderError(f"{source} holds a {model.family} model; {cls.name} needs {cls.wanted}.")
             model = build.with_settings(model, setup.model)
             known = tuple(model.origin.settings.get("task", {}).get("labels") or labels_of(model))
             labels, same = (known, True) if set(known) == set(labels) else (labels, False)
@@ -120,7 +120,7 @@ class LabelledTask(DecodedTask):
         ordered = [str(one) for one in known] if known else distinct(rows, "label", setup.data.labels)
         labels = rename_labels(ordered, setup.data.labels, rows.path)
         if len(labels) < 2:
-            raise DataError(f"{rows.path} has one label only, {labels[0]!r}; there is nothing to tell apart.")
+            raise DataError(f"{rows.path} has one label only, {labels[0]!r}; give rows of two classes or more.")
         return labels
 
     @classmethod
@@ -132,7 +132,7 @@ class LabelledTask(DecodedTask):
         head = model.config.to_json().get("head")
         if not cls.fits(model.config) or head not in cls.heads:
             other = f' with the head "{head}"' if cls.fits(model.config) else ""
-            raise FolderError(f"{path} holds a {model.family} model{other}; {cls.name} wants {cls.wanted}.")
+            raise FolderError(f"{path} holds a {model.family} model{other}; {cls.name} needs {cls.wanted}.")
         said, chosen = cls.chosen(model, options)
         reader = cls.find_reader(model, None, DataSettings())
         task = cls(model, reader, chosen, labels=said.get("labels") or labels_of(model))
@@ -149,7 +149,9 @@ class LabelledTask(DecodedTask):
 
     def number_of(self, label: Any) -> int:
         if (number := class_number(label, self.index, self.meaning)) is None:
-            raise InputError(f'the label "{label}" is new; the model knows {", ".join(self.labels[:20])}.')
+            raise InputError(
+                f'the label "{label}" is not in the training data. Its labels are: {", ".join(self.labels[:20])}.'
+            )
         return number
 
     def collate(self, examples: Sequence[Example], generator: Generator) -> Batch:

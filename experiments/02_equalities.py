@@ -107,11 +107,12 @@ PAIRS = {
 
 def weights_by_hand(row: int, column: int) -> Tensor:
     """What each head looks at from one cell, as images [9, rows, columns]."""
-    part = set_by_hand(torch.randn(D_OUT, D_IN, 3, 3), torch.zeros(D_OUT))
+    part, positions = set_by_hand(torch.randn(D_OUT, D_IN, 3, 3), torch.zeros(D_OUT))
     holder, watch = torch.nn.ModuleDict({"self": part}), Watch()
     name_taps(holder, watch)
     with torch.no_grad(), watching(watch, "self.weights") as seen:
-        part(Tokens(torch.randn(1, 1 + ROWS * COLUMNS, D_IN), grid=(ROWS, COLUMNS)))
+        tokens = Tokens(torch.randn(1, 1 + ROWS * COLUMNS, D_IN), grid=(ROWS, COLUMNS))
+        part(tokens.with_encoding(positions.prepare(tokens)))
     return seen["self.weights"][0, :, 1 + row * COLUMNS + column, 1:].unflatten(1, (ROWS, COLUMNS))
 
 

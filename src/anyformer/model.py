@@ -227,8 +227,14 @@ class Model(nn.Module):
         want_hidden = self._output_flag(batch, "output_hidden_states", False)
         as_dict = self._output_flag(batch, "return_dict", True)
         run = ForwardContext(batch, state, self.training)
+        pack = state is None and not self._asks_padding(run)
+        if state is None or not state.checked:
+            rewrites.apply("check", self)
         with watching(self.watch, *self._globs(want_hidden, want_attentions)) as seen:
-            self._stages(run, pack=state is None and not self._asks_padding(run))
+            for name, stage in self.stages.items():
+                if self._is_due(run, name, stage):
+                    stage(run, pack)
+                self._remember(run, name, stage)
         out = Output()
         for head in self.heads.values():
             fields = head(run)
@@ -262,7 +268,11 @@ class Model(nn.Module):
         """Run every stage that does not decode, and remember what they made: the start of step-by-step decoding."""
         state = Cache()
         run = ForwardContext(self._prepare((), batch), state, self.training)
-        self._stages(run, pack=True, decode=False)
+        rewrites.apply("check", self)
+        for name, stage in self.stages.items():
+            if not stage.has_cache and self._is_due(run, name, stage):
+                stage(run)
+            self._remember(run, name, stage)
         return state
 
     def _prepare(self, args: tuple[Tensor, ...], batch: dict[str, Any]) -> dict[str, Any]:
@@ -314,23 +324,20 @@ class Model(nn.Module):
             return Cache()
         return given
 
-    def _stages(self, run: ForwardContext, pack: bool, decode: bool = True) -> None:
-        if run.state is None or not run.state.checked:
-            rewrites.apply("check", self)
-        given = run.batch.pop("encoder_outputs", None)
-        for name, stage in self.stages.items():
-            if stage.has_cache and not decode:
-                continue
-            if run.state is not None and name in run.state.encoder_tokens:
-                run.tokens[name] = run.state.encoder_tokens[name]
-            elif given is not None and name == "encoder":
-                run.tokens[name] = given_embeddings(
-                    run, given if isinstance(given, Tensor) else given[0], "attention_mask"
-                )
-            elif not stage.is_skipped(run):
-                stage(run, pack)
-            if run.state is not None and not stage.has_cache and name in run.tokens:
-                run.state.encoder_tokens[name] = run.tokens[name].pad()
+    def _is_due(self, run: ForwardContext, name: str, stage: Stage) -> bool:
+        """Whether a stage must run: its tokens are neither cached nor given, and it has an input."""
+        given = run.batch.get("encoder_outputs") if name == "encoder" else None
+        if run.state is not None and name in run.state.encoder_tokens:
+            run.tokens[name] = run.state.encoder_tokens[name]
+        elif given is not None:
+            x = given if isinstance(given, Tensor) else given[0]
+            run.tokens[name] = given_embeddings(run, x, "attention_mask")
+        return name not in run.tokens and not stage.is_skipped(run)
+
+    def _remember(self, run: ForwardContext, name: str, stage: Stage) -> None:
+        """Keep an encoder's tokens for the next decoding step."""
+        if run.state is not None and not stage.has_cache and name in run.tokens:
+            run.state.encoder_tokens[name] = run.tokens[name].pad()
 
     def _asks_padding(self, run: ForwardContext) -> bool:
         """Padded positions are computed only where labels ask for them."""

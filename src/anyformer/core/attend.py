@@ -11,8 +11,9 @@ faster kernel adds a chooser: given a call, it returns the kernel to take, or No
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -83,7 +84,13 @@ def attend(
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     beams = max(query.shape[0] // max(key.shape[0], 1), 1)
     call = AttentionCall(merge_beams(query, beams), key, value, mask, scale, bias, dropout, offset, score)
-    return split_beams((choose_kernel(call) if kernel is None else KERNELS[kernel]).run(call), beams)
+    chosen = choose_kernel(call) if kernel is None else KERNELS[kernel]
+    if chosen.run is not sdpa:
+        return split_beams(chosen.run(call), beams)
+    arguments, reads = sdpa_arguments(call)
+    with backends(call):
+        out = F.scaled_dot_product_attention(**arguments)
+    return split_beams(out if reads is None else out.masked_fill(~reads, 0.0), beams)
 
 
 def choose_kernel(call: AttentionCall) -> Kernel:
@@ -179,7 +186,16 @@ def reference(call: AttentionCall) -> Tensor:
 
 
 def sdpa(call: AttentionCall) -> Tensor:
-    """PyTorch's fused attention; a mask it has no flag for is built as a tensor."""
+    """PyTorch's fused attention."""
+    arguments, reads = sdpa_arguments(call)
+    with backends(call):
+        out = F.scaled_dot_product_attention(**arguments)
+    return out if reads is None else out.masked_fill(~reads, 0.0)
+
+
+def sdpa_arguments(call: AttentionCall) -> tuple[dict[str, Any], Tensor | None]:
+    """The arguments of PyTorch's fused attention, with a mask tensor if there is no flag for the mask; and which
+    queries may attend to anything, if the others must be zeroed."""
     causal = False
     allowed: Tensor | None = None
     q_len, k_len = call.query.shape[2], call.key.shape[2]
@@ -189,24 +205,21 @@ def sdpa(call: AttentionCall) -> Tensor:
             allowed = call.allowed()
     elif call.mask.parts:
         allowed = call.allowed()
-    sees = None
+    reads = None
     if allowed is not None and call.query.is_cuda:
-        allowed, sees = _open_empty_rows(allowed)
+        allowed, reads = _open_empty_rows(allowed)
     if call.bias is not None:
         allowed = call.bias if allowed is None else call.bias.masked_fill(~allowed, float("-inf"))
         allowed = allowed.to(call.query.dtype)
-    with nullcontext() if _fills_tiles(call) else sdpa_kernel(_backends_without_cudnn()):
-        out = F.scaled_dot_product_attention(
-            call.query,
-            call.key,
-            call.value,
-            attn_mask=allowed,
-            dropout_p=call.dropout,
-            is_causal=causal,
-            scale=call.scale,
-            enable_gqa=call.query.shape[1] != call.key.shape[1],
-        )
-    return out if sees is None else out.masked_fill(~sees, 0.0)
+    grouped = call.query.shape[1] != call.key.shape[1]
+    tensors = {"query": call.query, "key": call.key, "value": call.value, "attn_mask": allowed}
+    options = {"dropout_p": call.dropout, "is_causal": causal, "scale": call.scale, "enable_gqa": grouped}
+    return {**tensors, **options}, reads
+
+
+def backends(call: AttentionCall) -> AbstractContextManager[None]:
+    """The implementations that PyTorch may choose from."""
+    return nullcontext() if _fills_tiles(call) else sdpa_kernel(_backends_without_cudnn())
 
 
 def _fills_tiles(call: AttentionCall) -> bool:

@@ -49,12 +49,14 @@ class Stack(nn.Module):
             last, layers = self(Tokens(tokens), memory, cache)
             return last.x, [layer.x for layer in layers]
         hidden: list[Tokens] = []
-        encodings = self._encodings(tokens)
+        encodings, recompute = self._encodings(tokens), self.recomputes(cache)
         for turn, index in enumerate(self.order):
             if self.training and self.layer_drop and torch.rand(()) < self.layer_drop:
                 continue
             tokens = tokens if encodings is None else tokens.with_encoding(encodings[turn])
-            tokens = self.after_block(self._run_block(self.blocks[index], tokens, memory, cache))
+            block = self.blocks[index]
+            tokens = self.recomputed(block, tokens, memory) if recompute else block(tokens, memory, cache)
+            tokens = self.after_block(tokens)
             hidden.append(tokens)
         return self.finish(tokens), hidden
 
@@ -87,9 +89,11 @@ class Stack(nn.Module):
             found.append(made[key])
         return found
 
-    def _run_block(self, block: nn.Module, tokens: Tokens, memory: Tokens | None, cache: Cache | None) -> Tokens:
-        # A cache has moved on by the time that gradients are computed.
-        if not (self.gradient_checkpointing and self.training and torch.is_grad_enabled() and cache is None):
-            return block(tokens, memory, cache)
+    def recomputes(self, cache: Cache | None) -> bool:
+        """Whether blocks are computed again for gradients. A cache has moved on by then."""
+        return self.gradient_checkpointing and self.training and torch.is_grad_enabled() and cache is None
+
+    def recomputed(self, block: nn.Module, tokens: Tokens, memory: Tokens | None) -> Tokens:
+        """A block of which only the input is kept for gradients."""
         watched: dict[str, Any] = {"context_fn": recomputing} if block.taps.watched else {}  # type: ignore[union-attr]
-        return checkpoint(block, tokens, memory, cache, use_reentrant=False, **watched)
+        return checkpoint(block, tokens, memory, use_reentrant=False, **watched)

@@ -162,9 +162,8 @@ class FusedStack(Stack):
             return tokens.replace(tokens.x.normed(self.final_norm))  # type: ignore[attr-defined]
         return super().finish(settle(tokens))
 
-    def _run_block(self, block: nn.Module, tokens: Tokens, memory: Tokens | None, cache: Cache | None) -> Tokens:
-        tokens = settle(tokens) if self.gradient_checkpointing else tokens
-        return super()._run_block(block, tokens, memory, cache)
+    def recomputed(self, block: nn.Module, tokens: Tokens, memory: Tokens | None) -> Tokens:
+        return super().recomputed(block, settle(tokens), memory)
 
 
 def product(

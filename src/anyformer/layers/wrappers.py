@@ -185,9 +185,12 @@ class RefiningStack(NormedStack):
     ) -> tuple[Tokens, list[Tokens]]:
         assert tokens.positions is not None
         hidden: list[Tokens] = []
+        recompute = self.recomputes(cache)
         tokens = dataclasses.replace(tokens, pos_embed=self.place(tokens.positions.sigmoid(), tokens.x.dtype))
         for index in self.order:
-            normed = self.after_block(self._run_block(self.blocks[index], tokens, memory, cache))
+            block = self.blocks[index]
+            made = self.recomputed(block, tokens, memory) if recompute else block(tokens, memory, cache)
+            normed = self.after_block(made)
             last = self.finish(normed) if len(hidden) == len(self.order) - 1 else normed
             boxes = cast("Tensor", tokens.positions).detach() + self.step(last.x).float()
             placed = self.place(boxes.detach().sigmoid(), last.x.dtype)

@@ -203,7 +203,7 @@ def test_operations_are_six_for_each_weight_that_multiplies() -> None:
 def test_energy_is_an_estimate_without_codecarbon(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "codecarbon", None)
     meter = energy.EnergyMeter(torch.device("cpu"))
-    assert "estimated" in meter.how and meter.watts == torch.get_num_threads() * 10
+    assert "an estimate" in meter.how and meter.watts == torch.get_num_threads() * 10
     engine = Trainer(Toy(), settings(), Devices(torch.device("cpu")), tmp_path, meter=meter)
     state = engine.run()
     assert 0 < state.energy <= meter.read()
@@ -304,7 +304,7 @@ def test_a_card_that_does_not_count_is_an_estimate(
     card = None if missing == "library" else Card(**{missing: True})
     monkeypatch.setitem(sys.modules, "pynvml", card)  # type: ignore[arg-type]
     meter = energy.EnergyMeter(gpu)
-    assert meter.how.startswith("estimated: NVIDIA H200 at 700 W, ")
+    assert meter.how.startswith("an estimate: NVIDIA H200 at 700 W, ")
     assert meter.watts == 700 + torch.get_num_threads() * 10
     meter.stop()
 
@@ -312,7 +312,7 @@ def test_a_card_that_does_not_count_is_an_estimate(
 def test_without_a_gpu_no_card_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "codecarbon", None)
     monkeypatch.setitem(sys.modules, "pynvml", Card())  # type: ignore[arg-type]
-    assert energy.EnergyMeter(torch.device("cpu")).how.startswith("estimated: ")
+    assert energy.EnergyMeter(torch.device("cpu")).how.startswith("an estimate: ")
 
 
 def test_the_yardsticks() -> None:

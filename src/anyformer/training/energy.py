@@ -53,7 +53,7 @@ class EnergyMeter:
         elif self.counter is not None:
             self.how = f"measured by the GPU's counter for all programs on it; estimated for {assumed}"
         else:
-            self.how = f"estimated: {assumed}"
+            self.how = f"an estimate: {assumed}"
 
     def read(self) -> float:
         """kWh so far."""

@@ -50,7 +50,7 @@ def sequence_to_sequence() -> list[Table]:
     lines = [re.split(r"\s{2,}", line.strip()) for line in said.stdout.splitlines()[1:] if line.strip()]
     tasks = {task: columns.split(", ") for task, _, columns in lines}
     assert len(tasks) == 24 and all(tasks.values())
-    wanted = {"translate": ["source", "target"], "classify-audio": ["sound", "label"], "tag": ["tokens", "tags"]}
+    wanted = {"translate": ["source", "target"], "classify-audio": ["audio", "label"], "tag": ["tokens", "tags"]}
     assert all(tasks[task] == columns for task, columns in wanted.items())
     image, rows = torch.zeros(1, 3, 32, 32), []
     batches: dict[str, tuple[str, dict[str, Tensor]]] = {

@@ -422,14 +422,14 @@ def test_a_set_in_any_form_is_the_set(things: Models) -> None:
 @pytest.mark.parametrize(
     ("name", "asked", "says"),
     [
-        ("videomae", {"clip": as_text(b"hello")}, "no video at all"),
+        ("videomae", {"clip": as_text(b"hello")}, "video"),
         ("videomae", {"clip": as_text(npz(x=np.zeros((3, 4))))}, "expected [frames"),
         ("videomae", {"clip": as_text(npz(x=np.zeros((3, 4, 4))))}, "uint8"),
         ("videomae", {"clip": as_text(npz(y=np.zeros(3)))}, "clips with the name x"),
         ("videomae", {"clip": as_text(npz(x=frames())), "row": 3}, "row is 3"),
         ("points", {"items": as_text(b"a,b\n1,2\n3\n")}, "same count in every line"),
-        ("points", {"items": as_text(b"1,2,3\n")}, "this model wants"),
-        ("points", {"items": as_text(b"nan,2\n")}, "none (NaN"),
+        ("points", {"items": as_text(b"1,2,3\n")}, "[1, 3]"),
+        ("points", {"items": as_text(b"nan,2\n")}, "NaN"),
         ("points", {"items": as_text(b"\xff\xfe\x00")}, "neither an npz nor a CSV"),
         ("points", {"items": as_text(b"1,2\n" * 3000)}, "the maximum is 2,048"),
         ("table", {"items": as_text(b"colour,size\nred,3\n")}, "the model reads age"),
@@ -464,5 +464,5 @@ def test_an_array_that_promises_more_than_it_holds(things: Models) -> None:
 
 
 def test_arrays_are_never_unpickled(things: Models) -> None:
-    with pytest.raises(af.Error, match="holds object"):
+    with pytest.raises(af.Error, match=r"x\.npy .*object"):
         view(things["points"], "input", items=as_text(npz(x=np.array([{"a": 1}], dtype=object))))

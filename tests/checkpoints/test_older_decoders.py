@@ -103,7 +103,7 @@ def test_older_tensor_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rope", "words"),
     [
-        ({"rope_type": "longrope", "factor": 2.0}, 'rope_parameters.*longrope.* is not o'),
+        ({"rope_type": "longrope", "factor": 2.0}, "rope_parameters.*longrope.* is not o"),
         ({"rope_type": "default", "partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5"),
         ({"rope_type": "default", "mrope_section": [1, 2]}, '"mrope_section" is not known'),
         ({"rope_type": "linear", "factor": 0.5}, "factor is 0.5"),

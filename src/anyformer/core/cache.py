@@ -23,7 +23,7 @@ PAST = "past"  # the tensor of a `RecurrentState` that has one column per token 
 Entry = TypeVar("Entry", bound="SelfAttentionCache | CrossAttentionCache | RecurrentState")
 
 
-class KeyValues:
+class KeyValueEntry:
     """Keys and values of one attention layer [B, G, K, d]."""
 
     key: Tensor | None = None
@@ -34,7 +34,7 @@ class KeyValues:
             self.key, self.value = change(self.key), change(self.value)
 
 
-class CrossAttentionCache(KeyValues):
+class CrossAttentionCache(KeyValueEntry):
     """Keys and values of the encoder's tokens, computed once."""
 
     def reorder(self, rows: Tensor, moved: Tensor | None) -> None:
@@ -44,7 +44,7 @@ class CrossAttentionCache(KeyValues):
         """The encoder's keys do not grow."""
 
 
-class SelfAttentionCache(KeyValues):
+class SelfAttentionCache(KeyValueEntry):
     """Keys and values of past tokens, in buffers that grow in blocks.
 
     `length` counts every token that came; the `first` of them were dropped, since no query reads further back than

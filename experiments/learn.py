@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
+from anyformer.heads.cross_entropy import token_loss
 from anyformer.model import Model
 from anyformer.tasks.base import Loss
-from anyformer.tasks.text import token_loss
 from anyformer.training.callbacks import Callback, Progress
 from anyformer.training.settings import TrainSettings
 from anyformer.training.trainer import DivergedError, train

@@ -24,7 +24,7 @@ from anyformer.fast import rewrite, triton_training
 from anyformer.fast.compiled_training import GELUS
 from anyformer.heads import cross_entropy
 from anyformer.heads.base import IGNORED
-from anyformer.tasks.text import token_loss
+from anyformer.heads.cross_entropy import token_loss
 from tests.recipes.batches import training_batch
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anyformer.core.host import is_capturing
@@ -56,16 +55,6 @@ def padded_token_values(tokens: Tokens, values: Tensor) -> Tensor:
     if tokens.packing is not None:
         return tokens.packing.unpack(values)
     return values if tokens.mask is None else values.masked_fill(~tokens.mask.unsqueeze(-1), 0.0)
-
-
-def token_loss(tokens: Tokens, logits: Tensor, labels: Tensor, name: str = "labels") -> Tensor:
-    """Cross entropy of per-token logits, packed or padded, with labels [B, T]; -100 is ignored."""
-    expected = tokens.packing.mask.shape if tokens.packing is not None else logits.shape[:2]
-    if labels.shape != expected:
-        raise InputError(f"{name} has shape {list(labels.shape)}; it must be {list(expected)}.")
-    labels = tokens.packing.pack(labels) if tokens.packing is not None else labels.flatten()
-    check_labels(labels, logits.shape[-1], name)
-    return F.cross_entropy(logits.reshape(-1, logits.shape[-1]).float(), labels)
 
 
 def check_labels(

@@ -12,12 +12,31 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from anyformer.core import rewrites
-from anyformer.heads.base import IGNORED
+from anyformer.core.tokens import Tokens
+from anyformer.errors import InputError
+from anyformer.heads.base import IGNORED, check_labels
 
 HALVES = (torch.float16, torch.bfloat16)
 ALL_AT_ONCE = 2**24  # up to this many logits are handled in one chunk: 64 MB in float32
 PIECE = 2**22  # logits per chunk on CPU, which fit its cache
 GPU_PIECE = 2**27  # logits per chunk on GPU, 512 MB in float32: few kernel launches
+
+
+def token_loss(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+    """The sum of the cross entropy of logits [..., vocab_size] over the labels that are not -100, and their number."""
+    flat, wanted = logits.reshape(-1, logits.shape[-1]), labels.reshape(-1)
+    return summed_cross_entropy(flat, wanted, smoothing), (wanted != IGNORED).sum()
+
+
+def mean_token_loss(tokens: Tokens, logits: Tensor, labels: Tensor, name: str = "labels") -> Tensor:
+    """The mean over the labels [B, T] of per-token logits, packed or padded."""
+    expected = tokens.packing.mask.shape if tokens.packing is not None else logits.shape[:2]
+    if labels.shape != expected:
+        raise InputError(f"{name} has shape {list(labels.shape)}; it must be {list(expected)}.")
+    labels = tokens.packing.pack(labels) if tokens.packing is not None else labels.flatten()
+    check_labels(labels, logits.shape[-1], name)
+    total, count = token_loss(logits, labels)
+    return total / count
 
 
 def summed_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:

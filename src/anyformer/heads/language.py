@@ -15,7 +15,8 @@ from anyformer.core.linear import Linear
 from anyformer.core.norms import NormConfig, make_norm
 from anyformer.core.tokens import Tokens
 from anyformer.forward_context import ForwardContext
-from anyformer.heads.base import IGNORED, Head, labels_at_padding, padded_token_values, token_loss
+from anyformer.heads.base import IGNORED, Head, labels_at_padding, padded_token_values
+from anyformer.heads.cross_entropy import mean_token_loss
 from anyformer.inputs.text import Embedding
 
 
@@ -82,7 +83,7 @@ class LanguageHead(Head):
         targets = self._targets(labels)
         if self.config.prefixed:  # no labels for the prefix
             targets = F.pad(targets, (tokens.x.shape[1] - targets.shape[1], 0), value=IGNORED)
-        return token_loss(tokens, logits, targets)
+        return mean_token_loss(tokens, logits, targets)
 
     def _targets(self, labels: Tensor) -> Tensor:
         return F.pad(labels[:, 1:], (0, 1), value=IGNORED) if self.config.shift else labels

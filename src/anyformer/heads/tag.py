@@ -13,7 +13,8 @@ from anyformer.core.activations import ACTIVATIONS
 from anyformer.core.linear import Linear
 from anyformer.errors import InputError
 from anyformer.forward_context import ForwardContext
-from anyformer.heads.base import Head, check_labels, labels_at_padding, padded_token_values, token_loss
+from anyformer.heads.base import Head, check_labels, labels_at_padding, padded_token_values
+from anyformer.heads.cross_entropy import mean_token_loss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +37,7 @@ class TokenClassificationHead(Head):
         tokens = run.tokens[self.stage]
         logits = self.classes(F.dropout(tokens.x, self.config.dropout, self.training))
         labels = run.tensor("labels")
-        result = {} if labels is None else {"loss": token_loss(tokens, logits, labels)}
+        result = {} if labels is None else {"loss": mean_token_loss(tokens, logits, labels)}
         return {**result, "logits": padded_token_values(tokens, logits)}
 
     def needs_padding(self, run: ForwardContext, mask: Tensor) -> bool:

@@ -26,12 +26,13 @@ from anyformer.data.settings import TokenizerSettings
 from anyformer.data.tables.formats import Row
 from anyformer.errors import InputError
 from anyformer.heads.base import IGNORED
+from anyformer.heads.cross_entropy import token_loss
 from anyformer.metrics.captions import caption_scores
 from anyformer.tasks.base import DEFAULT_SETUP, Batch, Column, Loss, Metrics, Options, Progress, Total, answering
 from anyformer.tasks.generated import Generated, generated
 from anyformer.tasks.grouped import group_by_image
 from anyformer.tasks.picture_text import ImageText, ImageTextOptions, PictureTextTask, as_grid, draw_texts, texts_of
-from anyformer.tasks.text import as_list, pad_labels, text_of, token_loss
+from anyformer.tasks.text import as_list, pad_labels, text_of
 from anyformer.tokenizers.padding import pad
 from anyformer.tokenizers.tokenizer import Tokenizer
 

@@ -25,6 +25,7 @@ from anyformer.data.rows import Rows
 from anyformer.data.settings import class_name
 from anyformer.data.tables.formats import Row
 from anyformer.errors import DataError
+from anyformer.heads.cross_entropy import token_loss
 from anyformer.metrics.classification import accuracy, f1
 from anyformer.model import Model
 from anyformer.tasks import build
@@ -32,7 +33,7 @@ from anyformer.tasks.base import DEFAULT_SETUP, Batch, Column, Loss, Metrics, Pr
 from anyformer.tasks.distill import DistillOptions, Teacher
 from anyformer.tasks.picture import PictureTask, head_for, takes_images
 from anyformer.tasks.schedule_presets import schedule_for
-from anyformer.tasks.text import softmax_scores, token_loss
+from anyformer.tasks.text import softmax_scores
 
 HEADS = ("distill", "classify", "classify-image")
 

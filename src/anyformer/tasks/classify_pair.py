@@ -25,12 +25,13 @@ from anyformer.data.rows import ListRows, Rows
 from anyformer.data.settings import class_name
 from anyformer.data.tables.formats import Row
 from anyformer.errors import InputError
+from anyformer.heads.cross_entropy import token_loss
 from anyformer.metrics.classification import accuracy
 from anyformer.model import Model
 from anyformer.tasks import build
 from anyformer.tasks.base import Batch, Column, Loss, Metrics, Source
 from anyformer.tasks.classify_text import ClassifyOptions, ClassifyText
-from anyformer.tasks.text import as_list, pair_of, softmax_scores, text_of, texts_of, token_loss
+from anyformer.tasks.text import as_list, pair_of, softmax_scores, text_of, texts_of
 
 FIRST = Column(
     "first",

@@ -23,6 +23,7 @@ from anyformer.data.rows import ListRows, Rows
 from anyformer.data.settings import class_name, class_number, label_of, meanings, rename_labels
 from anyformer.data.tables.formats import Row
 from anyformer.errors import ConfigError, DataError, InputError
+from anyformer.heads.cross_entropy import token_loss
 from anyformer.metrics.classification import accuracy, f1, matthews_corrcoef, pearson, spearman
 from anyformer.model import Model
 from anyformer.tasks import build
@@ -39,16 +40,7 @@ from anyformer.tasks.base import (
     answering,
 )
 from anyformer.tasks.embed import read_sentence_transformer_config
-from anyformer.tasks.text import (
-    TEXT_PAD_VALUES,
-    TextTask,
-    as_list,
-    divergence,
-    labels_of,
-    softmax_scores,
-    texts_of,
-    token_loss,
-)
+from anyformer.tasks.text import TEXT_PAD_VALUES, TextTask, as_list, divergence, labels_of, softmax_scores, texts_of
 
 MOST = 1000  # labels; more than that are no classes
 OF_NUMBERS = ("pearson", "spearman")

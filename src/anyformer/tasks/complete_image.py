@@ -38,6 +38,7 @@ from anyformer.data.rows import Rows
 from anyformer.data.settings import DataSettings
 from anyformer.data.tables.formats import Row
 from anyformer.errors import ConfigError, FolderError
+from anyformer.heads.cross_entropy import token_loss
 from anyformer.jsonfile import parse_object
 from anyformer.model import Model
 from anyformer.recipes.dalle import BYTES, DalleConfig
@@ -45,7 +46,7 @@ from anyformer.recipes.image_transformer import ImageTransformerConfig
 from anyformer.recipes.imagegpt import ImageGPTConfig
 from anyformer.tasks.base import Batch, Column, Loss, Metrics, Progress, Source, Total, answering
 from anyformer.tasks.picture import ImageOptions, PictureTask
-from anyformer.tasks.text import as_list, token_loss
+from anyformer.tasks.text import as_list
 
 SEEN = 2000  # images whose colors a palette is made of
 PIXELS = 200_000  # and how many pixels of them

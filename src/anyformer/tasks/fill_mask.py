@@ -23,6 +23,7 @@ from anyformer.data.rows import Rows
 from anyformer.data.tables.formats import Row
 from anyformer.errors import FolderError, InputError
 from anyformer.heads.base import IGNORED
+from anyformer.heads.cross_entropy import token_loss
 from anyformer.metrics.language import perplexity
 from anyformer.model import Model
 from anyformer.tasks import build
@@ -30,7 +31,7 @@ from anyformer.tasks.base import Batch, BatchPlan, Column, Loss, Metrics, Option
 from anyformer.tasks.next_sentence import DocumentChunks, cut_documents, join_pairs
 from anyformer.tasks.objectives import Masking, mask_tokens, special_tokens
 from anyformer.tasks.stream import BREAK, StreamTask
-from anyformer.tasks.text import TEXT_PAD_VALUES, as_list, softmax_scores, text_of, texts_of, token_loss
+from anyformer.tasks.text import TEXT_PAD_VALUES, as_list, softmax_scores, text_of, texts_of
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from anyformer.data.rows import ListRows, Rows
 from anyformer.data.settings import DataSettings, class_name, class_number, meanings, rename_labels
 from anyformer.data.tables.formats import Row
 from anyformer.errors import DataError, FolderError, InputError
+from anyformer.heads.cross_entropy import token_loss
 from anyformer.metrics.classification import accuracy, f1
 from anyformer.model import Model
 from anyformer.tasks import build
@@ -33,7 +34,7 @@ from anyformer.tasks.base import (
 from anyformer.tasks.classify_text import Label
 from anyformer.tasks.decoded import DecodedTask
 from anyformer.tasks.picture import distinct, head_for, load_model
-from anyformer.tasks.text import as_list, labels_of, softmax_scores, token_loss
+from anyformer.tasks.text import as_list, labels_of, softmax_scores
 
 
 class LabeledTask(DecodedTask):

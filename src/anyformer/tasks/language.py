@@ -17,13 +17,13 @@ from anyformer.config import Settings
 from anyformer.data.batch_sampler import BatchConfig
 from anyformer.data.examples import Example, Examples
 from anyformer.data.rows import Rows
+from anyformer.heads.cross_entropy import token_loss
 from anyformer.metrics.language import bits_per_character, perplexity
 from anyformer.model import Model
 from anyformer.tasks import generate
 from anyformer.tasks.base import Batch, BatchPlan, Column, Loss, Metrics, Options, Progress, Source, Total, answering
 from anyformer.tasks.segment_memory import CONTINUES, MemoryStreams, SegmentMemory, memory_layers
 from anyformer.tasks.stream import StreamTask
-from anyformer.tasks.text import token_loss
 from anyformer.tokenizers.tokenizer import Tokenizer
 
 

@@ -22,13 +22,14 @@ from anyformer.data.settings import DataSettings, TokenizerSettings
 from anyformer.data.tables.formats import Row
 from anyformer.errors import InputError
 from anyformer.heads.caption import CaptionHead
+from anyformer.heads.cross_entropy import token_loss
 from anyformer.model import Model
 from anyformer.tasks import build
 from anyformer.tasks.base import DEFAULT_SETUP, Batch, Loss, Options, Source, TaskSetup, answering
 from anyformer.tasks.generated import Generated, generated
 from anyformer.tasks.picture import ImageOptions, PictureTask
 from anyformer.tasks.schedule_presets import schedule_for
-from anyformer.tasks.text import pad_labels, token_loss, tokenizer_files
+from anyformer.tasks.text import pad_labels, tokenizer_files
 from anyformer.tokenizers.cuts import shorten
 from anyformer.tokenizers.padding import pad
 from anyformer.tokenizers.tokenizer import Tokenizer

@@ -22,6 +22,7 @@ from anyformer.data.rows import ListRows, Rows, map_rows
 from anyformer.data.tables.formats import Row
 from anyformer.errors import DataError, InputError
 from anyformer.heads.base import IGNORED
+from anyformer.heads.cross_entropy import token_loss
 from anyformer.metrics.classification import accuracy
 from anyformer.metrics.entities import entities, entity_scores, iob2
 from anyformer.model import Model
@@ -29,7 +30,7 @@ from anyformer.schema import shown
 from anyformer.tasks import build
 from anyformer.tasks.base import Batch, Column, Loss, Metrics, Progress, Source, TaskSetup, answering
 from anyformer.tasks.schedule_presets import schedule_for
-from anyformer.tasks.text import TEXT_PAD_VALUES, TextTask, as_list, labels_of, pad_labels, softmax_scores, token_loss
+from anyformer.tasks.text import TEXT_PAD_VALUES, TextTask, as_list, labels_of, pad_labels, softmax_scores
 from anyformer.tokenizers.padding import beside
 from anyformer.tokenizers.sentence_split import TITLES
 

@@ -20,7 +20,6 @@ from anyformer.data.settings import TokenizerSettings
 from anyformer.data.tables.formats import Row
 from anyformer.errors import ConfigError, InputError, nearest
 from anyformer.heads.base import IGNORED
-from anyformer.heads.cross_entropy import summed_cross_entropy
 from anyformer.model import Model
 from anyformer.schema import shown
 from anyformer.tasks import build
@@ -201,12 +200,6 @@ class WritingTask(TextTask):
 
 def pad_labels(rows: Sequence[Any]) -> Tensor:
     return pad(rows, IGNORED)["input_ids"]
-
-
-def token_loss(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
-    """The sum of the cross entropy over the labels that count, and how many those are."""
-    flat, wanted = logits.reshape(-1, logits.shape[-1]), labels.reshape(-1)
-    return summed_cross_entropy(flat, wanted, smoothing), (wanted != IGNORED).sum()
 
 
 def divergence(one: Tensor, other: Tensor, counts: Tensor | None = None) -> Tensor:

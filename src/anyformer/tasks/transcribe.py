@@ -28,6 +28,7 @@ from anyformer.data.tables.formats import Row
 from anyformer.errors import FolderError, InputError
 from anyformer.generation.speech_prompt import language_id
 from anyformer.heads.base import IGNORED
+from anyformer.heads.cross_entropy import token_loss
 from anyformer.metrics.error_rates import cer_and_wer
 from anyformer.model import Model
 from anyformer.tasks import build
@@ -48,7 +49,7 @@ from anyformer.tasks.base import (
 from anyformer.tasks.classify_audio import SpecAugmentSettings, extract_features, find_extractor, spec_augment
 from anyformer.tasks.decoded import DecodedTask
 from anyformer.tasks.schedule_presets import schedule_for
-from anyformer.tasks.text import WritingTask, as_list, pad_labels, text_of, token_loss
+from anyformer.tasks.text import WritingTask, as_list, pad_labels, text_of
 from anyformer.tokenizers.cuts import shorten
 
 TOGETHER = 16  # short sounds that are written down at a time

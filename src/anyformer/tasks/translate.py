@@ -27,6 +27,7 @@ from anyformer.data.tables.formats import Row
 from anyformer.errors import ConfigError, DataError, FolderError, InputError
 from anyformer.generation.options import model_generation_config
 from anyformer.heads.base import IGNORED
+from anyformer.heads.cross_entropy import token_loss
 from anyformer.metrics.language import perplexity
 from anyformer.metrics.text_generation import bleu, by_length, has_sacrebleu
 from anyformer.model import Model
@@ -58,7 +59,7 @@ from anyformer.tasks.careful import (
 from anyformer.tasks.generated import Generated, count, generated
 from anyformer.tasks.objectives import MAX_REMOVED, infilling, special_tokens
 from anyformer.tasks.stream import BREAK
-from anyformer.tasks.text import WritingTask, as_list, divergence, pad_labels, text_of, texts_of, token_loss
+from anyformer.tasks.text import WritingTask, as_list, divergence, pad_labels, text_of, texts_of
 from anyformer.tasks.written import Written as Written
 from anyformer.tasks.written import fitted, join, shouted
 from anyformer.tokenizers.cuts import are_counted, shorten

@@ -26,10 +26,10 @@ import anyformer as af
 from anyformer.config import Settings
 from anyformer.errors import FolderError
 from anyformer.heads.base import IGNORED
+from anyformer.heads.cross_entropy import token_loss
 from anyformer.model import Model
 from anyformer.progress import progress_bar
 from anyformer.tasks.base import Loss
-from anyformer.tasks.text import token_loss
 from anyformer.tokenizers.padding import pad
 from anyformer.tokenizers.tokenizer import Tokenizer
 from anyformer.training.callbacks import Progress

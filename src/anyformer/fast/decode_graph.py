@@ -63,6 +63,8 @@ class DecodeGraph:
             self.beam.load(beam)
 
     def _capture(self, model: Model, name: str) -> None:
+        """Other threads may run the model meanwhile, so its twin is captured."""
+        model = twin(model)
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -122,6 +124,12 @@ class DecodeGraph:
             return self._pass(model, name)
         self.graph.replay()
         return self.scores
+
+
+def twin(model: Model) -> Model:
+    """A copy of the model around the same parameters and buffers: its modules can be swapped while others run ours."""
+    tensors = (*model.parameters(), *model.buffers())
+    return copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
 
 
 # Graphs are held here with weak keys: a graph must not keep its model alive.

@@ -39,19 +39,17 @@ class Kernels(NamedTuple):
     norm_of_sum: Callable[[Tensor, Tensor, nn.Module], tuple[Tensor, Tensor]] | None = None
 
 
-KERNELS: list[Kernels] = []  # the ones in use
-
-
 @dataclass(slots=True)
 class Pending:
     """x + y, not computed yet."""
 
     x: Tensor
     y: Tensor
+    kernels: Kernels
     total: Tensor | None = None
 
     def normed(self, norm: nn.Module) -> Tensor:
-        self.total, out = KERNELS[-1].add_norm(self.x, self.y, norm)
+        self.total, out = self.kernels.add_norm(self.x, self.y, norm)
         return out
 
 
@@ -73,10 +71,12 @@ def settle(tokens: Tokens) -> Tokens:
 
 def can_norm(tokens: Tokens, norm: nn.Module | None) -> bool:
     x: Any = tokens.x
-    return isinstance(x, Pending) and norm is not None and KERNELS[-1].can_add_norm(x.x, norm)
+    return isinstance(x, Pending) and norm is not None and x.kernels.can_add_norm(x.x, norm)
 
 
 class FusedSublayer(Sublayer):
+    kernels: Kernels  # set with the class
+
     def forward(self, tokens: Tokens, memory: Tokens | None = None, cache: Cache | None = None) -> Any:  # type: ignore[override]
         if not self._takes_row(tokens):
             return super().forward(tokens, memory, cache)
@@ -84,11 +84,11 @@ class FusedSublayer(Sublayer):
         if plain_class(self.part) is Attention:
             return Summed(self._attention(cast("Attention", self.part), tokens, memory, cache))
         part = cast("FeedForward", self.part)
-        return Summed(product(self._hidden(part, tokens.x), part.down, add=tokens.x))
+        return Summed(self._product(self._hidden(part, tokens.x), part.down, add=tokens.x))
 
     def _takes_row(self, tokens: Tokens) -> bool:
         """Whether norm and sum go with the products."""
-        can, x = KERNELS[-1].can_linear, tokens.x.x if isinstance(tokens.x, Pending) else tokens.x
+        can, x = self.kernels.can_linear, tokens.x.x if isinstance(tokens.x, Pending) else tokens.x
         plain = self.order == "pre" and self.norm is not None and not self.training
         plain = plain and self.layer_scale is None and self.post_norm is None
         if can is None or not plain or x.numel() != x.shape[-1] or self._watched:
@@ -108,6 +108,18 @@ class FusedSublayer(Sublayer):
         """Whether somebody looks at the model, who is shown sums and products as they are."""
         return bool(getattr(innermost(self.part), "taps", NO_TAPS).watched)
 
+    def _product(
+        self,
+        x: Tensor,
+        linear: Linear,
+        norm: nn.Module | None = None,
+        activation: str | None = None,
+        add: Tensor | None = None,
+    ) -> Tensor:
+        compute = self.kernels.linear
+        assert compute is not None
+        return compute(x, linear.weight, linear.bias, norm, activation, add)
+
     def _attention(self, part: Attention, tokens: Tokens, memory: Tokens | None, cache: Cache | None) -> Tensor:
         source = memory if part.crosses else None
         query: Tensor
@@ -117,13 +129,13 @@ class FusedSublayer(Sublayer):
             normed = self.read(tokens)
             query, key, value = part.project(normed, normed if source is None else source, cache)
         else:
-            query, key, value = part.split(product(tokens.x, part.qkv, self.norm))
-        return product(part.mix(query, key, value, tokens, source, cache), part.out, add=tokens.x)
+            query, key, value = part.split(self._product(tokens.x, part.qkv, self.norm))
+        return self._product(part.mix(query, key, value, tokens, source, cache), part.out, add=tokens.x)
 
     def _hidden(self, part: FeedForward, x: Tensor) -> Tensor:
         if not part.config.gated:
-            return product(x, part.up, self.norm, part.config.activation)
-        gate, up = product(x, part.gate_up, self.norm).chunk(2, dim=-1)
+            return self._product(x, part.up, self.norm, part.config.activation)
+        gate, up = self._product(x, part.gate_up, self.norm).chunk(2, dim=-1)
         return part.activation(gate) * up
 
     def read(self, tokens: Tokens) -> Tokens:
@@ -136,13 +148,13 @@ class FusedSublayer(Sublayer):
             return tokens.replace(y.x)
         tokens = settle(tokens)
         if self.order == "post" and self.norm is not None:
-            if KERNELS[-1].can_add_norm(tokens.x, self.norm):
-                compute = KERNELS[-1].norm_of_sum or KERNELS[-1].add_norm
+            if self.kernels.can_add_norm(tokens.x, self.norm):
+                compute = self.kernels.norm_of_sum or self.kernels.add_norm
                 return tokens.replace(compute(tokens.x, y, self.norm)[1])
             return super().add(tokens, y)
         if self._watched:
             return super().add(tokens, y)
-        return tokens.replace(Pending(tokens.x, y))  # type: ignore[arg-type]
+        return tokens.replace(Pending(tokens.x, y, self.kernels))  # type: ignore[arg-type]
 
 
 class SettlingBlock(Block):
@@ -164,14 +176,6 @@ class FusedStack(Stack):
 
     def recomputed(self, block: nn.Module, tokens: Tokens, memory: Tokens | None) -> Tokens:
         return super().recomputed(block, settle(tokens), memory)
-
-
-def product(
-    x: Tensor, linear: Linear, norm: nn.Module | None = None, activation: str | None = None, add: Tensor | None = None
-) -> Tensor:
-    compute = KERNELS[-1].linear
-    assert compute is not None
-    return compute(x, linear.weight, linear.bias, norm, activation, add)
 
 
 def fused(model: nn.Module) -> Iterator[tuple[nn.Module, type[nn.Module]]]:

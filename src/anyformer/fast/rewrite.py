@@ -137,9 +137,14 @@ def decoding(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def fused_residuals(model: nn.Module, kernels: residual.Kernels) -> Iterator[None]:
-    residual.KERNELS.append(kernels)
+    """Sums are carried by a model's stacks and computed by these kernels, which its sublayers hold as long."""
+    pairs = list(residual.fused(model))
+    sublayers = [module for module, faster in pairs if faster is residual.FusedSublayer]
+    for sublayer in sublayers:
+        sublayer.__dict__["kernels"] = kernels
     try:
-        with swapped(residual.fused(model)):
+        with swapped(pairs):
             yield
     finally:
-        residual.KERNELS.remove(kernels)
+        for sublayer in sublayers:
+            del sublayer.__dict__["kernels"]

@@ -25,6 +25,7 @@ from anyformer.core.tokens import Tokens
 from anyformer.core.wrapper import innermost
 from anyformer.fast.device import is_hooked
 from anyformer.fast.swap import plain_class
+from anyformer.layers.wrappers import FinalDropoutStack, NormedStack, RefiningStack
 
 
 class Kernels(NamedTuple):
@@ -178,15 +179,36 @@ class FusedStack(Stack):
         return super().recomputed(block, settle(tokens), memory)
 
 
+class FusedFinalDropoutStack(FinalDropoutStack, FusedStack):
+    pass
+
+
+class FusedNormedStack(NormedStack, FusedStack):
+    pass
+
+
+class FusedRefiningStack(RefiningStack, FusedStack):
+    pass
+
+
+FUSED: dict[type[nn.Module], type[FusedStack]] = {
+    Stack: FusedStack,
+    FinalDropoutStack: FusedFinalDropoutStack,
+    NormedStack: FusedNormedStack,
+    RefiningStack: FusedRefiningStack,
+}
+
+
 def fused(model: nn.Module) -> Iterator[tuple[nn.Module, type[nn.Module]]]:
     """For `swapped`: stacks of plain blocks without hooks. Sublayers of other classes and parallel blocks stay."""
-    for stack in [module for module in model.modules() if type(module) is Stack]:
+    stacks = [module for module in model.modules() if isinstance(module, Stack) and type(module) in FUSED]
+    for stack in stacks:
         blocks = list(stack.blocks)
         if any(is_hooked(module) for module in stack.modules()):
             continue
         if not all(isinstance(block, Block) and plain_class(block) is Block for block in blocks):
             continue
-        yield stack, FusedStack
+        yield stack, FUSED[type(stack)]
         for block in blocks:
             sublayers = list(block.sublayers.values())  # type: ignore[operator]
             if not block.parallel and all(type(sublayer) is Sublayer for sublayer in sublayers):

@@ -920,7 +920,7 @@ def applications() -> Table:
             ("read", given("line.png"), "Invoice 2031-07"),
             ("detect", given("cells.jpg"), "WBC 1.00"),
             ("pose", given("face.jpg"), "jaw_middle"),
-            ("reconstruct", given("ship.jpg"), "48 of 64 patches"),
+            ("reconstruct", given("ship.jpg"), "48 of 64 masked patches"),
         ],
         "audio": [("classify-audio", given("seven.wav"), "7")],
     }

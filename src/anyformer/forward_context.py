@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import MappingKey, register_pytree_node
 from torch.utils.weak import WeakIdKeyDictionary
 
 from anyformer.core.cache import Cache
@@ -61,6 +62,28 @@ class Output(dict[str, Any]):
     def clone(self) -> Output:
         """With tensors of its own."""
         return Output((name, _clone(value)) for name, value in self.items())
+
+
+def _flatten(output: Output) -> tuple[list[Any], tuple[str, ...]]:
+    return list(output.values()), tuple(output)
+
+
+def _flatten_with_keys(output: Output) -> tuple[list[tuple[Any, Any]], tuple[str, ...]]:
+    return [(MappingKey(name), value) for name, value in output.items()], tuple(output)
+
+
+def _unflatten(values: Iterable[Any], names: tuple[str, ...]) -> Output:
+    return Output(zip(names, values, strict=True))
+
+
+# torch.export, torch.func and DDP look for tensors inside.
+register_pytree_node(
+    Output,
+    _flatten,
+    _unflatten,
+    serialized_type_name="anyformer.Output",
+    flatten_with_keys_fn=_flatten_with_keys,
+)
 
 
 def _clone(value: Any) -> Any:

@@ -78,6 +78,15 @@ def test_columns_are_chosen(classifier: Path, tmp_path: Path, capsys: pytest.Cap
     assert "--columns" in capsys.readouterr().err
 
 
+def test_a_column_by_its_position_needs_no_others(
+    classifier: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A table without a header, of which only the column of the question is named."""
+    (tmp_path / "rows.tsv").write_text("7\ta good one\tx\n8\ta bad one\ty\n")
+    assert run("classify-text", "--model", classifier, tmp_path / "rows.tsv", "--columns", "text=2") == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2
+
+
 def test_the_columns_of_training_are_found_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Where the table has them; else the usual names are good enough."""
     rows = "".join(f"number {i}\t{'ab'[i % 2]}\n" for i in range(24))

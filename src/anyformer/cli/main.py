@@ -398,7 +398,7 @@ Text:
       multiple choice
   anyformer run embed --model MiniLM/ - < sentences.txt
       one vector for each line of standard input
-  anyformer run classify-text reviews.tsv --columns text=2
+  anyformer run classify-text reviews.tsv --columns text=review
       one answer for each row of a table (.tsv, .csv, .jsonl, .parquet)
 
 \b

@@ -295,7 +295,8 @@ class Task:
         as in rows to train on if the columns have no names."""
         laid, columns = cls.layout(rows, chosen)
         asked = [column.name for column in columns[: cls.asks]]
-        if len(laid.columns) > len(asked) and all(name.isdigit() for name in laid.columns):
+        by_position = len(laid.columns) > len(asked) and all(name.isdigit() for name in laid.columns)
+        if by_position and not chosen.keys() & {*asked}:
             found = cls.fit(rows, chosen)
         else:
             others = [column.name for column in columns[cls.asks :]]

@@ -62,8 +62,8 @@ def test_bottleneck_is_its_formula(dilation: int, causal: bool) -> None:
     x = _normal(1, 9, 6)
 
     def norm(layer: Any, v: Tensor) -> Tensor:
-        centred = v - v.mean()
-        return centred / (centred.square().mean() + 1e-5).sqrt() * layer.weight + layer.bias
+        centered = v - v.mean()
+        return centered / (centered.square().mean() + 1e-5).sqrt() * layer.weight + layer.bias
 
     narrow = [norm(part.norm_before, part.narrow.weight @ v.relu() + part.narrow.bias).relu() for v in x[0]]
     for t in range(9):

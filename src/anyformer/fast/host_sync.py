@@ -21,7 +21,7 @@ SYNC_OPS = frozenset(
     " unique_consecutive bincount repeat_interleave equal lift_fresh _pin_memory".split()
 )
 INDEXING = frozenset("index index_put index_put_ _unsafe_index _unsafe_index_put _index_put_impl_".split())
-SYNCHRONISING = "called a synchronizing CUDA operation"  # PyTorch's warning
+SYNCHRONIZING = "called a synchronizing CUDA operation"  # PyTorch's warning
 
 
 class HostSyncDetector(TorchDispatchMode):
@@ -67,7 +67,7 @@ def detect_host_syncs(device: torch.device, inside: bool = True) -> Iterator[lis
     affair; what the device and the host's generators notice is noted all the same."""
     found: list[str] = []
     before = _chance() if device.type == "cuda" else None
-    with _synchronising(device, found):
+    with _synchronizing(device, found):
         if inside:
             with HostSyncDetector(found):
                 yield found
@@ -78,7 +78,7 @@ def detect_host_syncs(device: torch.device, inside: bool = True) -> Iterator[lis
 
 
 @contextmanager
-def _synchronising(device: torch.device, found: list[str]) -> Iterator[None]:
+def _synchronizing(device: torch.device, found: list[str]) -> Iterator[None]:
     """PyTorch warns of operations for which the host waits; the step goes on as if nothing were."""
     if device.type != "cuda":
         yield
@@ -91,7 +91,7 @@ def _synchronising(device: torch.device, found: list[str]) -> Iterator[None]:
             yield
         finally:
             torch.cuda.set_sync_debug_mode(mode)
-    found += ["a wait for the device" for one in said if SYNCHRONISING in str(one.message)]
+    found += ["a wait for the device" for one in said if SYNCHRONIZING in str(one.message)]
 
 
 def _chance() -> tuple[bytes, Any, str, bytes]:

@@ -65,9 +65,8 @@ class Stage(Wrapper):
         )
         parts = [] if stack is None else [part for part in stack.blocks.modules() if hasattr(part, "has_cache")]
         self.has_cache = decodes and any(part.has_cache for part in parts)  # whether it can decode step by step
-        self.shares = all(
-            isinstance(part, Attention) for part in parts if part.crosses
-        )  # whether beams can share encoder tokens
+        # Whether beams can share encoder tokens.
+        self.shares = all(isinstance(part, Attention) for part in parts if part.crosses)
         lengths = [part.max_length for part in parts if isinstance(part, TokenMixing)]
         lengths += [inputs.limit] if inputs.limit is not None else []
         self.limit = min(lengths, default=None)  # maximum row length
@@ -174,7 +173,7 @@ class Model(nn.Module):
         decoder_start: int | None = None,  # decoder_input_ids are computed from labels (teacher forcing) if it is given
         padding: int | None = None,
         choices: bool = False,  # whether rows are [batch, choices, tokens]
-        shifts_inputs: bool = False,  # whether the decoder reads the shifted source if neither labels nor decoder inputs are given (denoising)
+        shifts_inputs: bool = False,  # without labels, the decoder reads the shifted source (denoising)
     ) -> None:
         super().__init__()
         self.family, self.config, self.report = family, config, report

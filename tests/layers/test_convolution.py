@@ -101,10 +101,10 @@ def test_position_mix_is_its_formula(causal: bool) -> None:
 
 def test_a_text_longer_than_the_network_is_an_error() -> None:
     model = build("mlp-mixer-tiny", max_length=6)
-    with pytest.raises(af.InputError, match="made for 6"):
+    with pytest.raises(af.InputError, match="at most 6"):
         model(input_ids=torch.ones(1, 7, dtype=torch.long))
     state = model(input_ids=torch.ones(1, 6, dtype=torch.long), use_cache=True).past_key_values
-    with pytest.raises(af.InputError, match="made for 6"):
+    with pytest.raises(af.InputError, match="at most 6"):
         model(input_ids=torch.ones(1, 1, dtype=torch.long), past_key_values=state)
 
 

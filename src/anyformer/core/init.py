@@ -21,9 +21,8 @@ class InitConfig(Settings):
     linear: Literal["normal", "xavier", "fan_in"] = "normal"  # "fan_in": std 1 / √(inputs)
     std: float = 0.02
     embedding_std: float | None = None  # None: std
-    residual_depth: int = (
-        0  # divide the std of layers that write to the residual stream by √(this) (GPT-2: 2 per layer)
-    )
+    # The std of layers that write to the residual stream is divided by √(this) (GPT-2: 2 per layer).
+    residual_depth: int = 0
 
 
 def initialize(model: nn.Module, config: InitConfig) -> None:

@@ -31,8 +31,8 @@ def sinusoids(
     """sin and cos of position / base^(2i/d), i from 0 (Vaswani et al. 2017, §3.5); computed in float64.
 
     "interleaved": sin and cos alternate, as in the paper. "halves": first all sines, then all cosines; the
-    same up to a fixed reordering of the features. "stretched": so too, the slowest at exactly 1 / base, as in the
-    authors' code.
+    same up to a fixed reordering of the features. "stretched": as "halves", with the lowest frequency at exactly
+    1 / base, as in the authors' code.
     """
     last = d_model - 2 if layout == "stretched" else d_model
     rates = base ** (-torch.arange(0, d_model, 2, dtype=torch.float64, device=positions.device) / last)

@@ -68,14 +68,14 @@ def detect_host_syncs(device: torch.device, inside: bool = True) -> Iterator[lis
     """Yield a list that contains, after the block, the dependencies on the host. If `inside` is False, as for a
     compiled step, only synchronization and random numbers are detected, not single operations."""
     found: list[str] = []
-    before = _chance() if device.type == "cuda" else None
+    before = _generator_states() if device.type == "cuda" else None
     with _synchronizing(device, found):
         if inside:
             with HostSyncDetector(found):
                 yield found
         else:
             yield found
-    if before is not None and before != _chance():
+    if before is not None and before != _generator_states():
         found.append("a draw on the host")
 
 
@@ -96,7 +96,7 @@ def _synchronizing(device: torch.device, found: list[str]) -> Iterator[None]:
     found += ["a wait for the device" for one in said if SYNCHRONIZING in str(one.message)]
 
 
-def _chance() -> tuple[bytes, Any, str, bytes]:
+def _generator_states() -> tuple[bytes, Any, str, bytes]:
     """States of the host's random number generators."""
     name, keys, *rest = np.random.get_state(legacy=True)
     return torch.get_rng_state().numpy().tobytes(), random.getstate(), f"{name} {rest}", np.asarray(keys).tobytes()

@@ -247,9 +247,8 @@ class TokenMixing(nn.Module):
         if longest > length:
             raise InputError(f"A row has {longest} tokens, but the model supports at most {length}.")
         real = rows.real
-        places = (
-            places.clamp(max=length) if real is None else places.masked_fill(~real, length)
-        )  # the last slot takes the padding
+        # Slot `length` takes the padding.
+        places = places.clamp(max=length) if real is None else places.masked_fill(~real, length)
         inputs, x = self._layer(self.first, self.first_bias, rows.x, places, entry.get("inputs"))
         hidden, x = self._layer(self.second, self.second_bias, self.activation(x), places, entry.get("hidden"))
         entry.update(count=count, inputs=inputs, hidden=hidden)

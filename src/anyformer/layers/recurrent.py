@@ -135,9 +135,9 @@ class AttentionStep:
         """Sum over the real target tokens; `real` is [B, T], None if all are real."""
         counts = torch.ones_like(self.weights[..., 0]) if real is None else real.to(self.weights.dtype)
         logs = self.weights.clamp(min=1e-9).log()
-        chance, entropy = (self.context_weights.detach() * logs).sum(dim=-1), -(self.weights * logs).sum(dim=-1)
+        log_prob, entropy = (self.context_weights.detach() * logs).sum(dim=-1), -(self.weights * logs).sum(dim=-1)
         coverage = (self.weights * counts.unsqueeze(-1)).sum(dim=1)
-        return AttentionSummary(coverage, (chance * counts).sum(dim=1), (entropy * counts).sum(dim=1))
+        return AttentionSummary(coverage, (log_prob * counts).sum(dim=1), (entropy * counts).sum(dim=1))
 
 
 def last_positions(rows: RightPadded, cache: Cache | None) -> Tensor | None:

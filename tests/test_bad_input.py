@@ -83,7 +83,7 @@ def test_contradicting_fields(folder: Path) -> None:
     says(af.ConfigError, "n_head")(lambda: af.load(folder))
 
 
-def test_quantised(folder: Path) -> None:
+def test_quantized(folder: Path) -> None:
     edit(folder, quantization_config={"bits": 4})
     says(af.ConfigError, "quantization_config")(lambda: af.load(folder))
 

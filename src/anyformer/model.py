@@ -1,4 +1,4 @@
-"""A model is named stages, each with inputs, a stack and the stage it attends to; plus heads that read them."""
+"""A model: named stages, each with inputs, a stack and optionally the stage it attends to, and heads that read them."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from anyformer.layers.convolution import TokenMixing
 if TYPE_CHECKING:
     from anyformer.generation.scoring import ContinuationScores
 
-PACK_BELOW = 0.95  # rows are packed where less than this share of their tokens is real
+PACK_BELOW = 0.95  # rows are packed if less than this fraction of their tokens is real
 
 
 class Stage(Wrapper):
-    """Inputs and the stack that transforms them. `attends` names the stage that its cross-attention reads, `memory` the
+    """Inputs and the stack that transforms them. `attends` names the stage that cross-attention reads, `memory` the
     keyword argument that it reads instead.
 
-    `decodes` off: the stage reads everything at once even if it is causal (the text side of CLIP). `optional`: it is
-    skipped if its first input is not given (the images of a text).
+    With `decodes` False, the stage processes all tokens at once even if it is causal (CLIP's text encoder). With
+    `optional`, it is skipped if its first input is not given (the images of a text).
     """
 
     tap_points = ("input", "output")
@@ -64,12 +64,13 @@ class Stage(Wrapper):
             (*inputs.names, memory, "encoder_attention_mask") if memory is not None else inputs.names
         )
         parts = [] if stack is None else [part for part in stack.blocks.modules() if hasattr(part, "has_cache")]
-        self.has_cache = decodes and any(part.has_cache for part in parts)  # it decodes step by step
-        self.shares = all(isinstance(part, Attention) for part in parts if part.crosses)  # beams share encoder tokens
+        self.has_cache = decodes and any(part.has_cache for part in parts)  # whether it can decode step by step
+        # Whether beams can share encoder tokens.
+        self.shares = all(isinstance(part, Attention) for part in parts if part.crosses)
         lengths = [part.max_length for part in parts if isinstance(part, TokenMixing)]
         lengths += [inputs.limit] if inputs.limit is not None else []
-        self.limit = min(lengths, default=None)  # the largest number of tokens in a row
-        # Packing must not change what masks and positions mean.
+        self.limit = min(lengths, default=None)  # maximum row length
+        # Packing must not change the meaning of masks and positions.
         masks = [mask for part in parts if isinstance(part, Attention) for mask in part.config.mask.parts]
         biased = stack is not None and stack.has_position_bias
         self.packable = not biased and all(mask.relative for mask in masks)
@@ -116,7 +117,7 @@ def _put(out: Output, name: str, value: Any) -> None:
 
 
 def given_embeddings(run: ForwardContext, x: Tensor, mask_name: str) -> Tokens:
-    """Tokens that the caller has already, with the mask that belongs to them."""
+    """Tokens from embeddings that the caller gives, with their mask."""
     return Tokens(x, to_bool_mask(run.tensor(mask_name), (x.shape[0], x.shape[1]), mask_name))
 
 
@@ -128,19 +129,19 @@ def _mostly_padding(tokens: Tokens) -> bool:
 
 @dataclass(frozen=True)
 class OutputSpec:
-    """How output_hidden_states and output_attentions of the ecosystem are answered.
+    """Which values answer `output_hidden_states` and `output_attentions` of transformers.
 
-    `hidden`: field -> (stage, which of [input, after block 1, …]; -1 is the stage's final output).
-    `features`: the same for hidden states that are no tokens, field -> globs of taps.
-    `attentions`: field -> globs of taps. `last`: field -> stage. A field "a.b" is the field b of the output's own a.
-    `empty`: attentions that transformers' class gives also if there are none. `apart`: the last field, if transformers
-    puts its last item after it in a tuple (Perceiver's decoder).
+    `hidden`: field -> (stage, index into [input, after block 1, …]; -1 is the stage's final output). `features`: the
+    same for hidden states that are not tokens, field -> globs of taps. `attentions`: field -> globs of taps. `last`:
+    field -> stage. A field "a.b" is the field b of the output's field a. `empty`: attention fields that transformers'
+    class returns even if they are empty. `apart`: the last field, if transformers puts its last item after it in a
+    tuple (Perceiver's decoder).
     """
 
     hidden: Mapping[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
     features: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     attentions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    cache: str = "past_key_values"  # what the ecosystem calls the state, beside this name
+    cache: str = "past_key_values"  # transformers' name of the cache
     last: Mapping[str, str] = field(default_factory=dict)
     empty: tuple[str, ...] = ()
     apart: str | None = None
@@ -148,18 +149,18 @@ class OutputSpec:
 
 @dataclass
 class Origin:
-    """Where a model came from, so that it can be saved back with everything it came with."""
+    """Where a model came from, so that it can be saved with all the files it was loaded with."""
 
     recipe: str | None = None
     hf_config: dict[str, Any] = field(default_factory=dict)
     generation: dict[str, Any] = field(default_factory=dict)
-    files: dict[str, bytes] = field(default_factory=dict)  # tokenizer, preprocessor and the like
-    settings: dict[str, Any] = field(default_factory=dict)  # how it was trained: the sections task, data, train, …
-    new: tuple[str, ...] = ()  # tensors of a model that is fine-tuned which did not come with it: those of a new head
+    files: dict[str, bytes] = field(default_factory=dict)  # tokenizer, preprocessor and other files
+    settings: dict[str, Any] = field(default_factory=dict)  # training settings: the sections task, data, train, …
+    new: tuple[str, ...] = ()  # tensors of a fine-tuned model that were not in its checkpoint: those of a new head
 
 
 class Model(nn.Module):
-    """Call it with the ecosystem's batch names, as the Hugging Face class of its architecture takes them."""
+    """A model. It is called with transformers' input names, as the Hugging Face class of its architecture."""
 
     def __init__(
         self,
@@ -169,10 +170,10 @@ class Model(nn.Module):
         heads: dict[str, Head],
         report: OutputSpec,
         *,
-        decoder_start: int | None = None,  # with it, decoder_input_ids follow from labels (teacher forcing)
+        decoder_start: int | None = None,  # decoder_input_ids are computed from labels (teacher forcing) if it is given
         padding: int | None = None,
-        choices: bool = False,  # rows come as [batch, choices, tokens]
-        shifts_inputs: bool = False,  # with nothing else to read, the decoder reads the source, shifted (denoising)
+        choices: bool = False,  # whether rows are [batch, choices, tokens]
+        shifts_inputs: bool = False,  # without labels, the decoder reads the shifted source (denoising)
     ) -> None:
         super().__init__()
         self.family, self.config, self.report = family, config, report
@@ -185,7 +186,7 @@ class Model(nn.Module):
         self.watch = Watch()
         self.auto_optimize = True  # whether `generate` and tasks may optimize the model
         self.points: list[str] = name_taps(self, self.watch)
-        self.names = self._names(stages, heads, report.cache)  # every keyword that `model(**batch)` takes
+        self.names = self._names(stages, heads, report.cache)  # all keyword arguments of `model(**batch)`
 
     @property
     def stages(self) -> dict[str, Stage]:
@@ -253,19 +254,20 @@ class Model(nn.Module):
         return (*Output({**out, field: out[field][:-1]}).to_tuple(), out[field][-1])
 
     def _globs(self, hidden: bool, attentions: bool) -> list[str]:
-        """The taps that answer what the caller asks for. Hidden states are read elsewhere; asking for them too makes
-        every block compute all of its tokens."""
+        """The taps for the outputs that the caller asks for. Hidden states are collected elsewhere; they are included
+        here so that every block computes all of its tokens."""
         asked = [*(self.report.features.values() if hidden else ()), *([("*.blocks.*.output",)] if hidden else [])]
         asked += [*(self.report.attentions.values() if attentions else ())]
         return [glob for globs in asked for glob in globs]
 
     def _output_flag(self, batch: dict[str, Any], name: str, default: bool) -> bool:
-        """What the caller asks for, or else the config that the model came with."""
+        """The value given by the caller, or else the one in the config that the model was loaded with."""
         given = batch.pop(name, None)
         return bool(self.origin.hf_config.get(name, default) if given is None else given)
 
     def encode(self, **batch: Any) -> Cache:
-        """Run every stage that does not decode, and remember what they made: the start of step-by-step decoding."""
+        """Run every stage that does not decode, and return a cache with their outputs: the start of step-by-step
+        decoding."""
         state = Cache()
         run = ForwardContext(self._prepare((), batch), state, self.training)
         rewrites.apply("check", self)
@@ -295,9 +297,9 @@ class Model(nn.Module):
         return batch
 
     def shift_right(self, labels: Tensor) -> Tensor:
-        """Teacher forcing: the decoder reads what it should have said so far."""
+        """Shift labels to the right to get the decoder's inputs (teacher forcing)."""
         if self.padding is None or self.decoder_start is None:
-            raise InputError("labels need a padding id in the model's config, to fill places that do not count.")
+            raise InputError("labels need a padding id in the model's config, which replaces ignored labels.")
         shifted = F.pad(labels[:, :-1], (1, 0), value=self.decoder_start)
         return shifted.masked_fill(shifted == IGNORED, self.padding)
 
@@ -319,8 +321,8 @@ class Model(nn.Module):
         use = batch.pop("use_cache", None)
         if given is not None and not isinstance(given, Cache):
             kind = type(given).__name__
-            raise InputError(f"past_key_values must be what an earlier call of this model gave; it is a {kind}.")
-        if given is None and use and "past_key_values" in self.names:  # an encoder has nothing to remember
+            raise InputError(f"past_key_values must be a cache returned by an earlier call of this model, not {kind}.")
+        if given is None and use and "past_key_values" in self.names:  # an encoder has no cache
             return Cache()
         return given
 
@@ -335,12 +337,12 @@ class Model(nn.Module):
         return name not in run.tokens and not stage.is_skipped(run)
 
     def _remember(self, run: ForwardContext, name: str, stage: Stage) -> None:
-        """Keep an encoder's tokens for the next decoding step."""
+        """Cache an encoder's tokens for the next decoding step."""
         if run.state is not None and not stage.has_cache and name in run.tokens:
             run.state.encoder_tokens[name] = run.tokens[name].pad()
 
     def _asks_padding(self, run: ForwardContext) -> bool:
-        """Padded positions are computed only where labels ask for them."""
+        """Whether padded positions must be computed, because labels ask for them."""
         for head in self.heads.values():
             name = self.stages[head.stage].inputs.mask_name
             mask = run.tensor(name) if name is not None else None
@@ -363,15 +365,15 @@ class Model(nn.Module):
                 _put(out, name, values)
 
     def generate(self, *args: Tensor, **options: Any) -> Any:
-        """Write step by step: greedily, by beams or by sampling. See `anyformer.generation.options` for what it takes.
+        """Generate token by token: greedy, beam search or sampling. See `anyformer.generation.options` for the options.
 
-        Gives ids [rows, length], or an Output where more is asked for (`anyformer.generation.observer`).
+        Returns ids [rows, length], or an Output if more is asked for (`anyformer.generation.observer`).
         """
         from anyformer.generation.engine import generate
 
         with torch.inference_mode():
             made = generate(self, *args, **options)
-        return made.clone()  # outside: one that gradients may be asked about later
+        return made.clone()  # a normal tensor, not an inference tensor, so that autograd can use it
 
     def score(self, *args: Tensor, continuations: Any, **options: Any) -> ContinuationScores:
         """Log-probabilities of given continuations, token by token. See `anyformer.generation.scoring`."""
@@ -382,7 +384,8 @@ class Model(nn.Module):
             return score(self, continuations, **options)
 
     def detect(self, *args: Tensor, **options: Any) -> list[Output]:
-        """What learned queries find in each row, all at once: classes, scores, boxes (`generation.detection`)."""
+        """Detections for each image: classes, scores and boxes, from parallel decoding of object queries
+        (`generation.detection`)."""
         from anyformer.generation.detection import detect
 
         options = {**({self.names[0]: args[0]} if args else {}), **options}
@@ -390,9 +393,9 @@ class Model(nn.Module):
             return detect(self, **options)
 
     def quantize(self, weights: str = "int8") -> Self:
-        """Round the matrices of stacks and heads to 8-bit integers, for good: several times faster on a CPU.
+        """Round the matrices of stacks and heads to int8, permanently: several times faster on a CPU.
 
-        Embedding tables and norms stay as they are. Such a model can neither be trained nor saved.
+        Embedding tables and norms are not changed. A quantized model can neither be trained nor saved.
         """
         if "quantize" not in rewrites.RULES:
             raise ConfigError("Quantization is part of anyformer.fast, which is not installed.")
@@ -401,12 +404,12 @@ class Model(nn.Module):
         return self.eval()
 
     def optimize(self, rows: int = 1024) -> Self:
-        """Make the model faster for inference, in place; numbers stay, but for rounding. `restore` undoes it.
+        """Make the model faster for inference, in place; results are equal up to rounding. `restore` undoes it.
 
-        On a CPU, matrices are packed for products of about so many rows, which takes memory for a copy of them. Batch
-        norms are folded into their convolutions. If only a class token is read, the last block computes no other.
-        On a GPU `model.compile()`, PyTorch's own, also fuses what stands between the products; its first call takes a
-        minute.
+        On a CPU, matrices are packed for products of about `rows` rows, which takes memory for a second copy. Batch
+        norms are folded into their convolutions. If heads read only a class token, the last block computes no other
+        tokens. On a GPU, PyTorch's `model.compile()` also fuses the operations between the products; its first call
+        takes about a minute.
         """
         self.eval()
         self.auto_optimize = True
@@ -419,13 +422,14 @@ class Model(nn.Module):
         return int(rewrites.apply("packed_bytes", self) or 0)
 
     def restore(self) -> Self:
-        """Undo `optimize`; `generate` then leaves the plain modules too."""
+        """Undo `optimize`. Afterwards `generate` does not optimize the model either."""
         self.auto_optimize = False
         rewrites.apply("restore", self)
         return self
 
     def generate_many(self, prompts: Iterable[Any], rows: int = 32, **options: Any) -> Iterator[tuple[int, Tensor]]:
-        """Each prompt's number and ids as they are finished; a finished row goes to the next prompt at once."""
+        """Generate for each prompt; yield its number and ids when it is finished. A finished row takes the next prompt
+        at once."""
         from anyformer.generation.continuous_batching import generate_many
 
         return generate_many(self, prompts, rows, **options)
@@ -436,7 +440,8 @@ class Model(nn.Module):
         return super().train(mode)
 
     def save(self, folder: str | PathLike[str], format: str = "anyformer") -> None:
-        """Write a folder: anyformer's own, or with format="hf" one that transformers loads with equal numbers."""
+        """Write a folder: in anyformer's format, or with format="hf" in one that transformers loads with equal
+        results."""
         from anyformer.checkpoints.folder import save
 
         save(self, folder, format)

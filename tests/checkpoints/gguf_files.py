@@ -38,8 +38,8 @@ def permute(tensor: np.ndarray, n_heads: int) -> np.ndarray:
     return halves.swapaxes(1, 2).reshape(tensor.shape)
 
 
-def write(model: Any, kind: str, file: Path, quantise: str = "F32", **more: Any) -> Path:
-    """As llama.cpp's converter writes it; matrices in the type `quantise`, vectors in single precision."""
+def write(model: Any, kind: str, file: Path, quantize: str = "F32", **more: Any) -> Path:
+    """As llama.cpp's converter writes it; matrices in the type `quantize`, vectors in single precision."""
     import gguf
 
     writer = gguf.GGUFWriter(file, kind)
@@ -68,7 +68,7 @@ def write(model: Any, kind: str, file: Path, quantise: str = "F32", **more: Any)
             array = permute(array, config.num_attention_heads)
         if kind == "llama" and "k_proj" in name:
             array = permute(array, config.num_key_value_heads)
-        packed = gguf.GGMLQuantizationType[quantise if array.ndim > 1 else "F32"]
+        packed = gguf.GGMLQuantizationType[quantize if array.ndim > 1 else "F32"]
         theirs = names.get_name(name, try_suffixes=(".weight", ".bias"))
         writer.add_tensor(theirs, gguf.quants.quantize(array, packed), raw_dtype=packed)
     writer.write_header_to_file()

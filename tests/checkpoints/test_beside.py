@@ -46,10 +46,10 @@ def main_quietly(*arguments: object) -> None:
     assert not stopped.value.code
 
 
-@pytest.mark.parametrize(("pool", "normalise"), [("mean", True), ("cls", False), ("max", True)])
-def test_one_that_was_trained_here(pool: str, normalise: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("pool", "normalize"), [("mean", True), ("cls", False), ("max", True)])
+def test_one_that_was_trained_here(pool: str, normalize: bool, tmp_path: Path) -> None:
     """The pooling, whether vectors have length 1, and where texts are cut go along."""
-    task = begin("embed", "bert-tiny", PAIRS, {"pooling": pool, "normalize": normalise}, vocab_size=120, max_length=8)
+    task = begin("embed", "bert-tiny", PAIRS, {"pooling": pool, "normalize": normalize}, vocab_size=120, max_length=8)
     task.model.eval()
     texts = ["one cat there", "a dog", "one cow one bee one ant one hen one fox one owl"]
     expected = task(texts)

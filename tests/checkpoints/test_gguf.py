@@ -68,9 +68,9 @@ def test_every_type_that_is_promised_can_be_unpacked() -> None:
     import gguf
     import numpy as np
 
-    from anyformer.checkpoints.gguf import PLAIN, QUANTISED
+    from anyformer.checkpoints.gguf import PLAIN, QUANTIZED
 
-    for name in (*PLAIN, *QUANTISED):
+    for name in (*PLAIN, *QUANTIZED):
         kind = gguf.GGMLQuantizationType[name]
         block, size = gguf.GGML_QUANT_SIZES[kind]
         assert gguf.quants.dequantize(np.zeros((2, size), np.uint8), kind).shape == (2, block)

@@ -97,7 +97,7 @@ def test_a_field_inside_a_config(tmp_path: Path) -> None:
     af.load(tmp_path, ignore=["router"])
 
 
-def test_quantised_weights_are_refused(folder: Path) -> None:
+def test_quantized_weights_are_refused(folder: Path) -> None:
     with pytest.raises(af.ConfigError, match="quantization_config"):
         af.load(change(folder, quantization_config={"bits": 4}))
 

@@ -129,13 +129,13 @@ def test_query_and_key_norms(kind: Literal["layer", "rms", "rms_offset"]) -> Non
         for part in F.linear(x, attention.qkv.weight, attention.qkv.bias).chunk(3, dim=-1)
     )
 
-    def normalise(x: Tensor, norm: nn.Module) -> Tensor:
-        centred = x - x.mean(-1, keepdim=True) if kind == "layer" else x
+    def normalize(x: Tensor, norm: nn.Module) -> Tensor:
+        centered = x - x.mean(-1, keepdim=True) if kind == "layer" else x
         shift = norm.bias if kind == "layer" else 0.0
         weight = norm.weight + (1.0 if kind == "rms_offset" else 0.0)
-        return centred / (centred.square().mean(-1, keepdim=True) + 1e-6).sqrt() * weight + shift
+        return centered / (centered.square().mean(-1, keepdim=True) + 1e-6).sqrt() * weight + shift
 
-    query, key = normalise(query, attention.query_norm), normalise(key, attention.key_norm)
+    query, key = normalize(query, attention.query_norm), normalize(key, attention.key_norm)
     heads = F.scaled_dot_product_attention(query, key, value, is_causal=True)
     expected = F.linear(heads.transpose(1, 2).flatten(2), attention.out.weight, attention.out.bias)
     assert torch.allclose(attention(Tokens(x)), expected, atol=1e-12)

@@ -114,7 +114,7 @@ def test_parallel_branches() -> None:
         Block(dict([_sublayer("self", SELF, order="post")]), parallel=True)
 
 
-def test_cross_attention_normalises_its_context_only_when_asked() -> None:
+def test_cross_attention_normalizes_its_context_only_when_asked() -> None:
     """Perceiver normalizes both sides; the original decoder takes the encoder's output as it is."""
     x, memory = _normal(2, 3, WIDTH), Tokens(_normal(2, 5, 4, seed=1), torch.tensor([[1] * 5, [1, 1, 0, 0, 0]]).bool())
     for asked in (True, False):
@@ -196,7 +196,7 @@ def test_a_stack_applies_its_blocks_in_order() -> None:
         assert all(torch.equal(layer.x, value) for layer, value in zip(layers, after, strict=True))
 
 
-def test_norm_between_normalises_after_every_block() -> None:
+def test_norm_between_normalizes_after_every_block() -> None:
     """As DETR with auxiliary losses does: the norm's result is what a loss reads and what the next block gets."""
     blocks = [Block(dict([_sublayer("feedforward", FORWARD)])) for _ in range(2)]
     stack = _draw(NormedStack(blocks, nn.LayerNorm(WIDTH)))

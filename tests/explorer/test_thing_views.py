@@ -386,8 +386,8 @@ def test_a_clip_in_any_form_is_the_clip(things: Models, tmp_path: Path) -> None:
     second = view(one, "input", clip=several, row=1)
     assert second["images"] == by_zip["images"] and second["of"] == 2
     assert view(one, "input", clip=several)["images"] != by_zip["images"]
-    grey = view(one, "input", clip=as_text(npz(frames=frames()[..., 0])))
-    assert len(grey["images"]) == len(by_zip["images"])
+    gray = view(one, "input", clip=as_text(npz(frames=frames()[..., 0])))
+    assert len(gray["images"]) == len(by_zip["images"])
 
 
 def test_a_video_file(things: Models) -> None:
@@ -432,7 +432,7 @@ def test_a_set_in_any_form_is_the_set(things: Models) -> None:
         ("points", {"items": as_text(b"nan,2\n")}, "NaN"),
         ("points", {"items": as_text(b"\xff\xfe\x00")}, "neither an npz nor a CSV"),
         ("points", {"items": as_text(b"1,2\n" * 3000)}, "the maximum is 2,048"),
-        ("table", {"items": as_text(b"colour,size\nred,3\n")}, "the model reads age"),
+        ("table", {"items": as_text(b"color,size\nred,3\n")}, "the model reads age"),
         ("table", {"items": as_text(b"age,job\n")}, "no rows"),
         ("table", {"items": as_text(b"")}, "empty"),
         ("vit", {"image": image_file(), "row": -1}, "must be 0 or more"),

@@ -32,7 +32,7 @@ def folded(model: af.Model) -> list[bool]:
 @pytest.mark.parametrize(
     ("name", "field"), [("resnet-tiny", "logits"), ("detr-tiny", "pred_boxes"), ("hybrid-tiny", "logits")]
 )
-def test_optimised_is_the_same(name: str, field: str) -> None:
+def test_optimized_is_the_same(name: str, field: str) -> None:
     model = build(name)
     fast = copy.deepcopy(model).optimize()
     assert all(folded(fast)) and not any(folded(model))

@@ -64,7 +64,7 @@ def test_int8_is_as_near_as_its_steps_are_small(rows: int, bias: bool) -> None:
     assert float((error / room).max()) > 0.01  # or the bound says nothing
 
 
-def test_a_row_does_not_depend_on_its_neighbours() -> None:
+def test_a_row_does_not_depend_on_its_neighbors() -> None:
     """Alone, in company, beside a row a thousand times its size: the same but for rounding at a tie."""
     layer = drawn(Linear(64, 32))
     rounded(layer)
@@ -99,7 +99,7 @@ def test_nan_stays_nan() -> None:
         assert bool(found[1].isnan().all()) and not bool(found[0].isnan().any())
 
 
-def test_roles_of_a_quantised_matrix() -> None:
+def test_roles_of_a_quantized_matrix() -> None:
     layer = FusedLinear(24, {"query": 8, "key": 4, "value": 4})
     rounded(drawn(layer))
     x = torch.randn(3, 24)
@@ -109,7 +109,7 @@ def test_roles_of_a_quantised_matrix() -> None:
 
 
 @pytest.mark.parametrize("recipe", ["gpt2-tiny", "llama-tiny", "transformer-tiny", "bert-tiny", "t5-tiny"])
-def test_a_quantised_model_says_nearly_the_same(recipe: str) -> None:
+def test_a_quantized_model_says_nearly_the_same(recipe: str) -> None:
     """Its logits are off by a few hundredths of their spread, and its matrices are gone."""
     torch.manual_seed(0)
     model = af.build(recipe).eval()

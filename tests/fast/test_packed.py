@@ -135,9 +135,9 @@ def test_what_was_packed_is_forgotten_by_training() -> None:
     torch.nn.init.zeros_(layer.bias)
     x = torch.randn(4, 32)
     optimize_products(layer.eval(), 4)
-    optimiser = torch.optim.AdamW(layer.parameters(), lr=0.1, fused=True)
+    optimizer = torch.optim.AdamW(layer.parameters(), lr=0.1, fused=True)
     layer.train()(x).square().sum().backward()
-    optimiser.step()
+    optimizer.step()
     with torch.no_grad():
         torch.testing.assert_close(layer.eval()(x), x @ layer.weight.T + layer.bias)
 

@@ -248,7 +248,7 @@ def test_so_many_shapes_and_no_more() -> None:
             assert (recorder.step(fed(rows)) is None) == (rows > KEPT), (rows, n)
     recorder.end()
     assert len(recorder.captured) == KEPT
-    assert said == [f"Some steps are not recorded: batches come in more than {KEPT} shapes."]
+    assert said == [f"Some steps are not captured as CUDA graphs: batches come in more than {KEPT} shapes."]
 
 
 def test_each_reason_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,13 +263,13 @@ def test_each_reason_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for rows in (2, 3, 4):
         for _ in range(WARM + 1):
             recorder.step(fed(rows))
-    assert said == ["Some steps are not recorded: they look at values (_local_scalar_dense)."]
+    assert said == ["Some steps are not captured as CUDA graphs: they synchronize with the host (_local_scalar_dense)."]
     assert [tape is None for tape in recorder.captured.values()] == [False, True, True]
     monkeypatch.setattr(StepCapturer, "_crowds", lambda self: "they crowd the GPU")
     for _ in range(2 * WARM):
         recorder.step(fed(1))
     recorder.end()
-    assert said[1:] == ["Some steps are not recorded: they crowd the GPU."]
+    assert said[1:] == ["Some steps are not captured as CUDA graphs: they crowd the GPU."]
 
 
 @pytest.mark.parametrize(("times", "says"), [(0, False), (WARM, True), (WARM + 1, False)])
@@ -278,13 +278,17 @@ def test_shapes_that_do_not_come_again(times: int, says: bool) -> None:
     for _ in range(times):
         recorder.step(fed(2))
     recorder.end()
-    assert said == (["No step was recorded: no shape of batches came more than 3 times."] if says else [])
+    assert said == (
+        ["No step was captured as a CUDA graph: no batch shape occurred more than 3 times."] if says else []
+    )
 
 
 def test_a_run_of_few_steps_says_that_it_was_not_recorded(replayed: list[CapturedStep]) -> None:
     notes = Notes()
     train(Even(), settings(steps=WARM), callback=notes)
-    assert not replayed and notes.said == ["No step was recorded: no shape of batches came more than 3 times."]
+    assert not replayed and notes.said == [
+        "No step was captured as a CUDA graph: no batch shape occurred more than 3 times."
+    ]
 
 
 def test_a_step_that_looks_at_values_is_not_recorded(
@@ -292,7 +296,7 @@ def test_a_step_that_looks_at_values_is_not_recorded(
 ) -> None:
     recorded, plain, notes = Peeks(), Peeks(), Notes()
     train(recorded, settings(), callback=notes)
-    assert not replayed and ["look at values (_local_scalar_dense)" in said for said in notes.said] == [True]
+    assert not replayed and ["synchronize with the host (_local_scalar_dense)" in said for said in notes.said] == [True]
     monkeypatch.setattr(train_graph, "can_capture_steps", lambda *_: False)
     train(plain, settings())
     assert fingerprint(recorded.model) == fingerprint(plain.model)
@@ -322,7 +326,9 @@ def test_a_run_says_why_its_steps_are_not_recorded(monkeypatch: pytest.MonkeyPat
     assert "are compiled (train.compile); train.cuda_graphs=true does both." in str(
         why_not_captured(toy, usual.replace(compile=True), gpu)
     )
-    assert "(train.gradient_accumulation)." in str(why_not_captured(toy, usual.replace(gradient_accumulation=2), gpu))
+    assert "with train.gradient_accumulation." in str(
+        why_not_captured(toy, usual.replace(gradient_accumulation=2), gpu)
+    )
     for changes in (
         {"cuda_graphs": True},
         {"cuda_graphs": False, "compile": True},
@@ -334,9 +340,9 @@ def test_a_run_says_why_its_steps_are_not_recorded(monkeypatch: pytest.MonkeyPat
     assert "batches differ in shape" in str(why_not_captured(toy, usual, gpu))
 
     notes = Notes()
-    monkeypatch.setattr(train_graph, "why_not_captured", lambda *_: "Steps are not recorded for once.")
+    monkeypatch.setattr(train_graph, "why_not_captured", lambda *_: "Steps are not captured as CUDA graphs for once.")
     train(Even(), settings(steps=1), callback=notes)
-    assert notes.said == ["Steps are not recorded for once."]
+    assert notes.said == ["Steps are not captured as CUDA graphs for once."]
 
 
 @pytest.mark.parametrize("record", [False, "auto", True])
@@ -353,7 +359,7 @@ def test_either_it_is_recorded_or_it_says_why(record: Any, compiled: bool, stead
     ("changes", "devices", "said"),
     [
         ({}, Devices(torch.device("cpu")), "without a GPU"),
-        ({}, Devices(CUDA, 0, 2), "several devices"),
+        ({}, Devices(CUDA, 0, 2), "multiple devices"),
         ({"gradient_accumulation": 2}, Devices(CUDA), "gradient_accumulation"),
         ({"precision": "fp16"}, Devices(CUDA), "fp16"),
         ({"gradient_checkpointing": True}, Devices(CUDA), "gradient_checkpointing"),
@@ -410,7 +416,7 @@ def test_on_a_gpu_a_recorded_run_is_the_run(
     plain = torch.cuda.CUDAGraph.replay
     monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", lambda self: replays.append(1) or plain(self))
     notes, usual, one, other = both(kind, **changes)
-    assert len(replays) > 25 and "Steps are recorded from here on." in notes.said
+    assert len(replays) > 25 and "Steps are captured as CUDA graphs from now on." in notes.said
     same(notes, usual)
     if changes["precision"] == "bf16" and "optimizer" in changes:
         return  # turning a gradient makes its noise as large as what it says
@@ -456,20 +462,20 @@ def test_on_a_gpu_a_recording_that_fails_changes_nothing(way: str, monkeypatch: 
     """The run goes on, at the same noise, and the generator draws; later runs are recorded again."""
     monkeypatch.setattr(Breaks, "way", way)
     notes, usual, *_ = both(Breaks)
-    assert [said for said in notes.said if said.startswith("Steps are not recorded")]
+    assert [said for said in notes.said if said.startswith("Steps are not captured as CUDA graphs")]
     same(notes, usual)
     assert torch.cuda.current_stream() == torch.cuda.default_stream()
     torch.manual_seed(3)
     first = torch.rand(4, device="cuda")
     torch.manual_seed(3)
     assert torch.equal(first, torch.rand(4, device="cuda"))
-    assert "Steps are recorded from here on." in both(Even)[0].said
+    assert "Steps are captured as CUDA graphs from now on." in both(Even)[0].said
 
 
 @needs_gpu
 def test_on_a_gpu_a_step_that_waits_is_seen_before() -> None:
     notes, usual, *_ = both(Peeks)
-    assert any("look at values" in said for said in notes.said)
+    assert any("synchronize with the host" in said for said in notes.said)
     same(notes, usual)
 
 
@@ -480,7 +486,7 @@ def test_on_a_gpu_a_compiled_step_is_recorded_too() -> None:
     notes, usual = Notes(), Notes()
     train(Even(dropout=0.0), chosen.replace(cuda_graphs=True), callback=notes)
     train(Even(dropout=0.0), chosen.replace(cuda_graphs=False), callback=usual)
-    assert "Steps are recorded from here on." in notes.said, notes.said
+    assert "Steps are captured as CUDA graphs from now on." in notes.said, notes.said
     same(notes, usual)
 
 
@@ -505,7 +511,7 @@ def test_on_a_gpu_every_steady_task_is_recorded(task: str, tmp_path: Path, monke
         engine.recorder = engine._make_recorder()  # which speaks to the watcher
         engine.run()
         losses.append(notes.losses)
-        assert ("Steps are recorded from here on." in notes.said) == (record is not False)
+        assert ("Steps are captured as CUDA graphs from now on." in notes.said) == (record is not False)
     assert losses[0] == pytest.approx(losses[1], rel=2e-2)
 
 
@@ -523,12 +529,12 @@ def test_on_a_gpu_pictures_are_completed_by_compiled_steps(
     engine.callback = notes = Notes()
     engine.recorder = engine._make_recorder()
     engine.run()
-    expected = "Steps are recorded from here on." if record is True else "where they are compiled"
+    expected = "Steps are captured as CUDA graphs from now on." if record is True else "if they are compiled"
     assert any(expected in said for said in notes.said), notes.said
 
 
 @needs_gpu
 def test_on_a_gpu_memory_goes_on_in_recorded_steps() -> None:
     notes, usual, *_ = both(ReadingToy)
-    assert "Steps are recorded from here on." in notes.said
+    assert "Steps are captured as CUDA graphs from now on." in notes.said
     same(notes, usual)

@@ -274,7 +274,7 @@ def pictures() -> Files:
 TABLE = [{"text": text, "label": "ab"[i % 2]} for i, text in enumerate(TEXTS)]
 PAIRS = "source\ttarget\n" + "".join(f"one {word}\tein {word}\n" for word in WORDS[:4])
 TSV = "text\tlabel\n" + "".join(f"{row['text']}\t{row['label']}\n" for row in TABLE)
-ROWS = "size,colour,label\n" + "".join(f"{i % 5},{'rgb'[i % 3]},{'ab'[i % 2]}\n" for i in range(12))
+ROWS = "size,color,label\n" + "".join(f"{i % 5},{'rgb'[i % 3]},{'ab'[i % 2]}\n" for i in range(12))
 CONLL = "".join(f"we O\nask O\n{word} B-PER\n\n" for word in WORDS)
 SMALL = {"tokenizer.vocab_size": 290}
 

@@ -146,7 +146,7 @@ def _after_end(ids: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("more", [{}, {"repetition_penalty": 1.3, "length_penalty": 0.5}, {"num_beams": 1}], ids=str)
-def test_scores_are_normalised_again(marian: tuple[Any, af.Model], more: dict[str, Any], tmp_path: Path) -> None:
+def test_scores_are_normalized_again(marian: tuple[Any, af.Model], more: dict[str, Any], tmp_path: Path) -> None:
     """renormalize_logits, from the caller and from a file, as Marian's folders have it."""
     common = [[token] for token in range(4, 30)]
     options = {"max_new_tokens": 12, "num_beams": 4, "bad_words_ids": common, "pad_token_id": PAD, **more}
@@ -161,7 +161,7 @@ def test_scores_are_normalised_again(marian: tuple[Any, af.Model], more: dict[st
     assert af.load(tmp_path).generate(prompts(), **options).tolist() == found.tolist()
 
 
-def test_beams_are_drawn_from_normalised_scores(gpt2: tuple[Any, af.Model]) -> None:
+def test_beams_are_drawn_from_normalized_scores(gpt2: tuple[Any, af.Model]) -> None:
     """Of two words at a low temperature one is all but certain: by its chance among them each step costs nothing."""
     options = {"num_beams": 2, "do_sample": True, "temperature": 0.01, "top_k": 2, "max_new_tokens": 5, "logprobs": 1}
     out = gpt2[1].generate(prompts(2), renormalize_logits=True, eos_token_id=None, **options)

@@ -32,6 +32,6 @@ def test_the_largest_of_the_real_tokens() -> None:
 def test_several_poolings_of_an_empty_row() -> None:
     run = ForwardContext({}, None, training=False)
     run.tokens["encoder"] = Tokens(X, torch.tensor([[1] * 5, [0] * 5, [1] * 5]).bool())
-    for normalise in (False, True):
-        vectors = SentenceEmbeddingHead("encoder", ("cls", "max", "mean"), normalise)(run)["sentence_embedding"]
+    for normalize in (False, True):
+        vectors = SentenceEmbeddingHead("encoder", ("cls", "max", "mean"), normalize)(run)["sentence_embedding"]
         assert vectors.isfinite().all() and not vectors[1].any()

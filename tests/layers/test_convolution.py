@@ -62,8 +62,8 @@ def test_bottleneck_is_its_formula(dilation: int, causal: bool) -> None:
     x = _normal(1, 9, 6)
 
     def norm(layer: Any, v: Tensor) -> Tensor:
-        centred = v - v.mean()
-        return centred / (centred.square().mean() + 1e-5).sqrt() * layer.weight + layer.bias
+        centered = v - v.mean()
+        return centered / (centered.square().mean() + 1e-5).sqrt() * layer.weight + layer.bias
 
     narrow = [norm(part.norm_before, part.narrow.weight @ v.relu() + part.narrow.bias).relu() for v in x[0]]
     for t in range(9):
@@ -101,10 +101,10 @@ def test_position_mix_is_its_formula(causal: bool) -> None:
 
 def test_a_text_longer_than_the_network_is_an_error() -> None:
     model = build("mlp-mixer-tiny", max_length=6)
-    with pytest.raises(af.InputError, match="made for 6"):
+    with pytest.raises(af.InputError, match="at most 6"):
         model(input_ids=torch.ones(1, 7, dtype=torch.long))
     state = model(input_ids=torch.ones(1, 6, dtype=torch.long), use_cache=True).past_key_values
-    with pytest.raises(af.InputError, match="made for 6"):
+    with pytest.raises(af.InputError, match="at most 6"):
         model(input_ids=torch.ones(1, 1, dtype=torch.long), past_key_values=state)
 
 

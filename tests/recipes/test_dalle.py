@@ -28,12 +28,12 @@ def test_draws_what_the_text_says() -> None:
     texts = torch.tensor([[5, 6, 7, 0, 0, 0, 0, 0], [5, 9, 0, 0, 0, 0, 0, 0]])
     pictures = torch.stack([257 + torch.arange(64) % 7, 271 - torch.arange(64) % 5])
     ids = torch.cat([texts, pictures], dim=1)
-    optimiser = torch.optim.Adam(model.parameters(), lr=3e-3)
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     for _ in range(60):
         loss = model(input_ids=ids, labels=ids).loss
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
     drawn = model.generate(input_ids=texts, max_new_tokens=64, suppress_tokens=list(range(257)))
     assert torch.equal(drawn[:, 8:], pictures)
     with pytest.raises(af.InputError, match="72"):

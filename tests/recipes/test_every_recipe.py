@@ -66,12 +66,12 @@ def test_overfits_one_batch(name: str) -> None:
     model = af.build(name)
     batch = training_batch(name)
     start = float(loss_of(model, name, batch))
-    optimiser = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=3e-3)
+    optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=3e-3)
     for _ in range(150):
         loss = loss_of(model, name, batch)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
     assert float(loss_of(model, name, batch)) < 0.2 * start
 
 

@@ -26,11 +26,11 @@ def test_tubes_go_through_all_frames() -> None:
     assert out.logits.shape == (2, 180, 2 * 8 * 8 * 3) and bool(torch.isfinite(out.loss))
 
 
-@pytest.mark.parametrize("normalise", [True, False])
-def test_a_perfect_prediction_is_the_clip(normalise: bool) -> None:
+@pytest.mark.parametrize("normalize", [True, False])
+def test_a_perfect_prediction_is_the_clip(normalize: bool) -> None:
     """What the loss wants at the hidden tubelets, laid back, is the clip as it was before it was normalized."""
     torch.manual_seed(0)
-    head = VideoPixelHead(8, (2, 8, 4), 3, normalise, "decoder")
+    head = VideoPixelHead(8, (2, 8, 4), 3, normalize, "decoder")
     plain = torch.rand(2, 4, 3, 16, 12)
     mean, std = (torch.tensor(one).view(1, 1, 3, 1, 1) for one in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
     pixels = (plain - mean) / std

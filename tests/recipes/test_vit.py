@@ -43,12 +43,12 @@ def turned(pixels: Tensor, patch: int = 8) -> Tensor:
 @pytest.mark.parametrize(
     ("name", "settings", "said"),
     [
-        ("vit-tiny", {"positions": "learned-2d", "d_model": 65, "n_heads": 5}, "multiple of 2, and 65 is not"),
-        ("vit-tiny", {"positions": "sine-2d", "d_model": 65, "n_heads": 5}, "multiple of 2, and 65 is not"),
-        ("mae-tiny", {"d_model": 65, "n_heads": 5}, "multiple of 2, and 65 is not"),
-        ("detr-tiny", {"d_model": 66, "n_heads": 6, "n_decoder_heads": 6}, "multiple of 4, and 66 is not"),
-        ("llama-tiny", {"d_model": 60, "n_heads": 4, "n_kv_heads": 4}, "multiple of 2, and 15 is not"),
-        ("roformer-tiny", {"d_model": 65, "n_heads": 5}, "multiple of 2, and 13 is not"),
+        ("vit-tiny", {"positions": "learned-2d", "d_model": 65, "n_heads": 5}, "multiple of 2, not 65"),
+        ("vit-tiny", {"positions": "sine-2d", "d_model": 65, "n_heads": 5}, "multiple of 2, not 65"),
+        ("mae-tiny", {"d_model": 65, "n_heads": 5}, "multiple of 2, not 65"),
+        ("detr-tiny", {"d_model": 66, "n_heads": 6, "n_decoder_heads": 6}, "multiple of 4, not 66"),
+        ("llama-tiny", {"d_model": 60, "n_heads": 4, "n_kv_heads": 4}, "multiple of 2, not 15"),
+        ("roformer-tiny", {"d_model": 65, "n_heads": 5}, "multiple of 2, not 13"),
     ],
     ids=str,
 )

@@ -40,12 +40,12 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_it_learns_and_says_what_it_sees(trained: Path) -> None:
     classify = af.task("classify-image", trained)
-    for i, (name, colour) in enumerate(files.COLOURS.items()):
-        answer = classify(Image.fromarray(files.square(colour, 100 + i)))
+    for i, (name, color) in enumerate(files.COLORS.items()):
+        answer = classify(Image.fromarray(files.square(color, 100 + i)))
         assert answer.label == name and str(answer) == f"{name} ({answer.score:.2f})"
-        assert sum(answer.scores.values()) == pytest.approx(1, abs=1e-5) and list(answer.scores) == list(files.COLOURS)
-    several = classify([files.square(colour, 7) for colour in files.COLOURS.values()])
-    assert [one.label for one in several] == list(files.COLOURS) and classify([]) == []
+        assert sum(answer.scores.values()) == pytest.approx(1, abs=1e-5) and list(answer.scores) == list(files.COLORS)
+    several = classify([files.square(color, 7) for color in files.COLORS.values()])
+    assert [one.label for one in several] == list(files.COLORS) and classify([]) == []
 
 
 def test_the_folder_has_a_processor_that_transformers_loads(trained: Path) -> None:
@@ -57,7 +57,7 @@ def test_the_folder_has_a_processor_that_transformers_loads(trained: Path) -> No
     image = Image.fromarray(files.square((40, 200, 40), 3)).resize((50, 40))
     wanted = theirs(**processor(image, return_tensors="pt")).logits.softmax(-1)[0]
     found = af.task("classify-image", trained)(image)
-    assert theirs.config.id2label == dict(enumerate(files.COLOURS))
+    assert theirs.config.id2label == dict(enumerate(files.COLORS))
     np.testing.assert_allclose(list(found.scores.values()), wanted.detach().numpy(), atol=2e-5)
 
 
@@ -112,7 +112,7 @@ def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     run(["run", "classify-image", "--model", model, picture, picture, "--out", str(out)])
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2 and all(line.startswith(f"{picture}: ") for line in lines)
-    assert lines[0].removeprefix(f"{picture}: ").split(" (")[0] in files.COLOURS
+    assert lines[0].removeprefix(f"{picture}: ").split(" (")[0] in files.COLORS
     for path in (out, tmp_path / "seen-2.png"):
         with Image.open(path) as seen:
             assert seen.width > 3 * 224  # the image, the last layer and the rollout
@@ -214,7 +214,7 @@ def test_sizes_that_models_take(tmp_path: Path) -> None:
     (tmp_path / "x.npz").write_bytes(files.npz(12))
     task = ClassifyImage.begin("vit-tiny", ClassifyImage.read(tmp_path / "x.npz"), setup=TaskSetup())
     for shape in ((1, 1, 3), (500, 20, 3), (40, 40)):
-        assert task(np.full(shape, 90, dtype=np.uint8)).label in files.COLOURS
+        assert task(np.full(shape, 90, dtype=np.uint8)).label in files.COLORS
     assert issubclass(ImageError, Error)
 
 

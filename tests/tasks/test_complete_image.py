@@ -28,12 +28,12 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "plane": ("image-transformer-tiny", PLANE),
     "palette": ("imagegpt-tiny", {"vocab_size": 5, "embedding_dropout": 0.0, "attention_dropout": 0.0}),
 }
-COLOURS = np.array([[10, 10, 10], [250, 240, 230], [200, 30, 30], [20, 60, 220]], dtype=np.uint8)
+COLORS = np.array([[10, 10, 10], [250, 240, 230], [200, 30, 30], [20, 60, 220]], dtype=np.uint8)
 
 
 def stripes(i: int) -> ImageFile:
     """8 x 8 pixels in one of two colors by column, the lower half in two others."""
-    upper = COLOURS[[i % 2 * 2, i % 2 * 2 + 1]]
+    upper = COLORS[[i % 2 * 2, i % 2 * 2 + 1]]
     picture = np.stack([upper[np.arange(8) // 2 % 2]] * 4 + [upper[1 - np.arange(8) // 4 % 2]] * 4)
     return ImageFile.of(picture, f"stripes {i}")
 
@@ -166,13 +166,13 @@ def test_a_folder_of_transformers(tmp_path: Path) -> None:
     folder = save_oracle(model, tmp_path)
     with pytest.raises(af.ConfigError, match="colors"):
         af.task("complete-image", folder)
-    clusters = ((COLOURS.astype(np.float64) - 127.5) / 127.5).tolist()
+    clusters = ((COLORS.astype(np.float64) - 127.5) / 127.5).tolist()
     config = {"image_processor_type": "ImageGPTImageProcessor", "clusters": clusters}
     config |= {"size": {"height": 8, "width": 8}, "do_normalize": True, "do_resize": True, "resample": 2}
     (folder / "preprocessor_config.json").write_text(json.dumps(config))
     answer = af.task("complete-image", folder)(stripes(1), num_samples=1)
     assert np.array_equal(answer.original, np.asarray(stripes(1).open()))
-    assert {tuple(colour) for colour in answer.images[0].reshape(-1, 3)} <= {tuple(colour) for colour in COLOURS}
+    assert {tuple(color) for color in answer.images[0].reshape(-1, 3)} <= {tuple(color) for color in COLORS}
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_it_learns_where_squares_are(folder: Path) -> None:
     task: Any = af.task("detect", folder / "model")
-    square = pictures.square(pictures.COLOURS["green"], 5)
+    square = pictures.square(pictures.COLORS["green"], 5)
     found = task(square, threshold=0.3)
     left, top = pictures.corner(5)
     assert found[0].label == "green" and str(found).startswith("green 0.")
@@ -108,7 +108,7 @@ def test_eval_draws_where_slots_place_boxes(folder: Path, capsys: pytest.Capture
 
 
 def test_run_draws(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "one.png").write_bytes(pictures.encode(pictures.square(pictures.COLOURS["red"], 3)))
+    (folder / "one.png").write_bytes(pictures.encode(pictures.square(pictures.COLORS["red"], 3)))
     asked = ["run", "detect", "--model", str(folder / "model"), str(folder / "one.png"), "--threshold", "0.2"]
     with pytest.raises(SystemExit) as ended:
         main([*asked, "--out", str(folder / "seen.png")])

@@ -44,16 +44,16 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("recipe", ["cnn-transformer-tiny", "git-tiny"])
-def test_captions_tell_colours(recipe: str, tmp_path: Path) -> None:
+def test_captions_tell_colors(recipe: str, tmp_path: Path) -> None:
     """Squares of three colors: after some steps the caption names the color, with others' images it does not."""
     data = put(tmp_path, files.captioned())
     done = af.train(
         "caption", recipe=recipe, data=data, valid=data, out=tmp_path / "m", steps=80, lr=3e-3, **FAST, **PLAIN
     )
     caption: Any = af.task("caption", tmp_path / "m")
-    for colour in ("red", "green", "blue"):
-        said = caption(files.square(files.COLOURS[colour], 2))
-        assert colour in str(said).split()
+    for color in ("red", "green", "blue"):
+        said = caption(files.square(files.COLORS[color], 2))
+        assert color in str(said).split()
     figures = caption.evaluate(Caption.read(data))
     assert figures["cider"] > 2 * figures["cider_shuffled"] and figures["cider"] > figures["cider_commonest"]
     assert done.state.step == 80
@@ -101,8 +101,8 @@ def test_match_learns_and_names_classes(tmp_path: Path, capsys: pytest.CaptureFi
     settings.pop("train.label_smoothing")
     af.train("match", recipe="clip-tiny", data=data, valid=data, out=tmp_path / "m", steps=60, **settings)
     match: Any = af.task("match", tmp_path / "m")
-    names = list(files.COLOURS)
-    found = match([files.square(files.COLOURS[name], 4) for name in names], texts=names, template="a {} square on gray")
+    names = list(files.COLORS)
+    found = match([files.square(files.COLORS[name], 4) for name in names], texts=names, template="a {} square on gray")
     assert [answer.label for answer in found] == names
     assert sum(found[0].scores.values()) == pytest.approx(1, abs=1e-4)
     assert match.vectors(texts=["a red square"]).norm() == pytest.approx(1, abs=1e-4)
@@ -111,7 +111,7 @@ def test_match_learns_and_names_classes(tmp_path: Path, capsys: pytest.CaptureFi
     with pytest.raises(af.InputError, match=r"\{\}"):
         match(files.square((1, 2, 3), 0), texts=["a"], template="no place")
     picture = tmp_path / "p.png"
-    picture.write_bytes(files.encode(files.square(files.COLOURS["red"], 3)))
+    picture.write_bytes(files.encode(files.square(files.COLORS["red"], 3)))
     run("match", str(tmp_path / "m"), [str(picture), "a red square on gray", "a blue square on gray"], {})
     *_, use, said = capsys.readouterr().out.splitlines()
     assert said.startswith("a red square on gray (") and use.endswith("PICTURE TEXT TEXT")
@@ -126,7 +126,7 @@ def test_asking_learns_from_the_picture(tmp_path: Path, capsys: pytest.CaptureFi
     figures = ask.evaluate(type(ask).read(data))
     assert figures["loss_shuffled"] > 1.3 * figures["loss"]
     picture = tmp_path / "p.png"
-    picture.write_bytes(files.encode(files.square(files.COLOURS["red"], 3)))
+    picture.write_bytes(files.encode(files.square(files.COLORS["red"], 3)))
     assert "red" in str(ask(f"{picture}|what is it?")) and ask(str(picture)).draw().width > 200
     assert "red" in str(ask({"image": str(picture), "question": "what is it?"}))
     capsys.readouterr()

@@ -50,17 +50,17 @@ def test_the_picture_shows_what_was_hidden(folder: Path) -> None:
     top = sheet.shape[0] - side - 4
     seen, made, whole = (sheet[top : top + side, 4 + i * (side + 4) :][::7, :side:7] for i in range(3))
     assert np.array_equal(whole, square)
-    grey = (seen == 128).all(axis=-1).reshape(4, 8, 4, 8).all(axis=(1, 3))
-    assert grey.sum() == 12
-    kept = ~np.repeat(np.repeat(grey, 8, axis=0), 8, axis=1)
+    gray = (seen == 128).all(axis=-1).reshape(4, 8, 4, 8).all(axis=(1, 3))
+    assert gray.sum() == 12
+    kept = ~np.repeat(np.repeat(gray, 8, axis=0), 8, axis=1)
     assert np.array_equal(seen[kept], square[kept]) and np.array_equal(made[kept], square[kept])
     assert not np.array_equal(made, square)
 
 
-def test_pixels_normalised_by_patch_come_back() -> None:
+def test_pixels_normalized_by_patch_come_back() -> None:
     """Where the model says exactly the target, the image is the image."""
-    for normalise in (False, True):
-        model = af.build("mae-tiny", norm_pix_loss=normalise)
+    for normalize in (False, True):
+        model = af.build("mae-tiny", norm_pix_loss=normalize)
         head: Any = model.heads["pixels"]
         pixels = torch.randn(2, 3, 32, 32)
         made = head.reconstruct(head.target(pixels), pixels, torch.ones(2, 16))

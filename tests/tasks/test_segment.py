@@ -125,7 +125,7 @@ def test_it_learns_from_outlines(recipe: str, tmp_path: Path) -> None:
     assert segment.labels == ("background", "red", "green", "blue")
     figures = segment.evaluate(Segment.read(data))
     assert figures["mean_iou"] > 0.5 and figures["pixel_accuracy"] > 0.85
-    answer = segment(pictures.square(pictures.COLOURS["green"], 1))
+    answer = segment(pictures.square(pictures.COLORS["green"], 1))
     assert answer.classes.shape == (32, 32) and "green" in str(answer) and str(answer).startswith("background")
     assert sum(answer.shares.values()) == pytest.approx(1.0)
     assert answer.draw().size == (224, 224)

@@ -31,13 +31,13 @@ def data(tmp_path: Path) -> Path:
 def learn(task: Any, rows: Any, steps: int, lr: float = 3e-3) -> None:
     examples = task.prepare(rows)
     batch = task.ready(task.collate(task.gather(examples, range(len(rows))), torch.Generator()), None)
-    optimiser = torch.optim.Adam(task.model.parameters(), lr=lr)
+    optimizer = torch.optim.Adam(task.model.parameters(), lr=lr)
     task.model.train()
     for _ in range(steps):
         loss = task.loss(batch)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         (loss.total / loss.count).backward()
-        optimiser.step()
+        optimizer.step()
     task.model.eval()
 
 

@@ -149,7 +149,7 @@ def test_a_table_of_images_has_an_answer_for_each(
     suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As the images by themselves have, whose names are printed before the answers."""
-    rows = [{"image": files.square(colour, 1), "label": name} for name, colour in files.COLOURS.items()]
+    rows = [{"image": files.square(color, 1), "label": name} for name, color in files.COLORS.items()]
     images = listed(*({**row, "image": ImageFile.of(row["image"])} for row in rows))
     begin("classify-image", "vit-tiny", images).save(tmp_path / "m")
     names = [f"{row['label']}.png" for row in rows]

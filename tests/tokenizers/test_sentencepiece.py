@@ -111,7 +111,7 @@ def test_transformers_reads_a_saved_folder(folder: Path, tmp_path: Path) -> None
         assert auto.from_pretrained(tmp_path / case)(LINES)["input_ids"] == tok.encode(LINES)
 
 
-def test_offsets_go_back_through_the_normalisation(folder: Path) -> None:
+def test_offsets_go_back_through_the_normalization(folder: Path) -> None:
     """A circled digit becomes a digit, a letter and its mark one letter, the space in front is no character."""
     file = model(folder, "unigram")
     tok, theirs = af.Tokenizer.load(file), spm.SentencePieceProcessor(model_file=str(file))

@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-COLOURS = {"red": (200, 40, 40), "green": (40, 200, 40), "blue": (40, 40, 200)}
+COLORS = {"red": (200, 40, 40), "green": (40, 200, 40), "blue": (40, 40, 200)}
 Files = dict[str, bytes]
 
 
-def square(colour: tuple[int, int, int], i: int, side: int = 32) -> Any:
+def square(color: tuple[int, int, int], i: int, side: int = 32) -> Any:
     """A square of 12 pixels on gray noise; where it lies depends on `i`."""
     chance = np.random.default_rng(i)
     pixels = chance.integers(90, 130, (side, side, 3), dtype=np.uint8)
     left, top = corner(i, side)
-    pixels[top : top + 12, left : left + 12] = colour
+    pixels[top : top + 12, left : left + 12] = color
     return pixels
 
 
@@ -42,8 +42,8 @@ def zipped(files: Files) -> bytes:
 
 
 def labeled(n: int = 24) -> list[tuple[str, Any]]:
-    names = list(COLOURS)
-    return [(names[i % 3], square(COLOURS[names[i % 3]], i)) for i in range(n)]
+    names = list(COLORS)
+    return [(names[i % 3], square(COLORS[names[i % 3]], i)) for i in range(n)]
 
 
 def npz(n: int = 24) -> bytes:
@@ -53,15 +53,15 @@ def npz(n: int = 24) -> bytes:
     np.savez(
         stream,
         x=np.stack([pixels for _, pixels in rows]),
-        y=np.array([list(COLOURS).index(label) for label, _ in rows]),
-        classes=np.array(list(COLOURS)),
+        y=np.array([list(COLORS).index(label) for label, _ in rows]),
+        classes=np.array(list(COLORS)),
     )
     return stream.getvalue()
 
 
 def coco(n: int = 24) -> Files:
     """COCO's json with a box, four keypoints (the corners) and an outline for each square, and its images in a zip."""
-    names = list(COLOURS)
+    names = list(COLORS)
     pictures = {f"{i}.png": encode(pixels) for i, (_, pixels) in enumerate(labeled(n))}
     images = [{"id": i, "file_name": f"{i}.png", "width": 32, "height": 32} for i in range(n)]
     notes = []

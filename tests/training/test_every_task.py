@@ -85,8 +85,8 @@ CASES: dict[str, tuple[str, str, str | Mapping[str, bytes], Any, dict[str, Any]]
     "classify-set": (
         "ft-transformer-tiny",
         "x.csv",
-        "size,colour,label\n" + "".join(f"{i % 5},{'rgb'[i % 3]},{'ab'[i % 2]}\n" for i in range(30)),
-        {"size": 3, "colour": "r"},
+        "size,color,label\n" + "".join(f"{i % 5},{'rgb'[i % 3]},{'ab'[i % 2]}\n" for i in range(30)),
+        {"size": 3, "color": "r"},
         {},
     ),
     "classify-video": ("timesformer-tiny", "x.npz", {"x.npz": clips.npz()}, clips.clip("down"), {}),

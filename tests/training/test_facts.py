@@ -106,11 +106,11 @@ def test_numbers_and_images(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_columns_of_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     """Which are numbers and which categories."""
     rows = "".join(f"{i % 7},{'rgb'[i % 3]},{'ab'[i % 2]}\n" for i in range(30))
-    Path("x.csv").write_text("size,colour,label\n" + rows)
+    Path("x.csv").write_text("size,color,label\n" + rows)
     order = ("--recipe", "ft-transformer-tiny", "--data", "x.csv", "--out", "mine", "--dry-run")
     assert run("train", "classify-set", *order) == 0
     found = said(capsys.readouterr().out)
-    assert found["numbers"] == "size" and found["categories"] == "colour" and found["classes"] == "2 (a, b)"
+    assert found["numbers"] == "size" and found["categories"] == "color" and found["classes"] == "2 (a, b)"
 
 
 def test_a_dry_run_shows_true_values(capsys: pytest.CaptureFixture[str]) -> None:

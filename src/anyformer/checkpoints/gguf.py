@@ -34,7 +34,7 @@ ROWS = 2**20  # numbers unpacked at a time
 
 # Types of tensors, and what they are in memory; all quantized ones become single precision.
 PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-QUANTISED = tuple(
+QUANTIZED = tuple(
     "Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL IQ4_XS IQ3_S IQ3_XXS IQ2_S IQ2_XS IQ2_XXS IQ1_S IQ1_M"
     " TQ1_0 TQ2_0".split()
 )
@@ -214,8 +214,8 @@ def _rename(name: str) -> str:
 
 def _stored(source: GGUF, tensor: GGUFTensor, file: Path) -> StoredTensor:
     kind = _type_name(tensor, file)
-    if kind not in PLAIN and kind not in QUANTISED:
-        known = ", ".join((*PLAIN, *QUANTISED))
+    if kind not in PLAIN and kind not in QUANTIZED:
+        known = ", ".join((*PLAIN, *QUANTIZED))
         raise WeightsError(f"{file} holds {tensor.name} as {kind}, which anyformer does not read; it reads {known}.")
     rows, width = _rows(tensor, file)
     if tensor.start + rows * width > len(source.data):

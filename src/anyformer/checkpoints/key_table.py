@@ -153,9 +153,9 @@ def with_defaults(
 class KeyTable:
     """`architectures`: Hugging Face class -> our fields that follow from it.
 
-    `fixed`: fields that would change numbers, with the values that are supported. `inert`: fields that do not change
-    the numbers of these classes. `aliases`: regular expressions that turn older or newer names into `Key.theirs`.
-    `leftovers`: tensors of other heads or old versions that a file may hold and this architecture does not use.
+    `required_values`: fields that change the results, with the values that are supported. `ignored_fields`: fields that
+    do not change the results of these classes. `aliases`: regular expressions that map older or newer names to
+    `Key.theirs`. `ignored_keys`: tensors of other heads or old versions that this architecture does not use.
     `rename`: the last step when writing, for classes that leave out a prefix.
     """
 

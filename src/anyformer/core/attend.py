@@ -94,7 +94,7 @@ def attend(
 
 
 def choose_kernel(call: AttentionCall) -> Kernel:
-    """The first kernel that somebody chooses; otherwise PyTorch's fused one, or the reference if it cannot be used."""
+    """The kernel of the first chooser that returns one; else PyTorch's fused kernel, or the reference if it is unsupported."""
     for choose in CHOOSERS:
         kernel = choose(call)
         if kernel is not None:
@@ -154,7 +154,7 @@ def _weights(call: AttentionCall) -> Tensor:
         return scores.softmax(-1).to(call.query.dtype)
     # The lowest finite number instead of -inf, so that a row with nothing allowed has no NaN in its gradient either.
     forbidden = ~call.allowed()
-    fill = Tensor.masked_fill if torch.is_grad_enabled() else Tensor.masked_fill_  # in place where nobody asks again
+    fill = Tensor.masked_fill if torch.is_grad_enabled() else Tensor.masked_fill_  # in place without autograd
     scores = fill(scores, forbidden, torch.finfo(scores.dtype).min)
     return fill(scores.softmax(-1), forbidden, 0.0).to(call.query.dtype)
 

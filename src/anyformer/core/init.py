@@ -1,4 +1,4 @@
-"""How fresh weights are drawn: one table for all families."""
+"""Initialization of weights, in one place for all families."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from anyformer.config import Settings
 from anyformer.core.linear import Linear
 from anyformer.core.wrapper import innermost
 
-SMALLEST = 1e-30  # for a standard deviation of 0, by which PyTorch's truncated normal distribution divides
+SMALLEST = 1e-30  # minimum standard deviation, since PyTorch's truncated normal distribution divides by it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,15 +21,16 @@ class InitConfig(Settings):
     linear: Literal["normal", "xavier", "fan_in"] = "normal"  # "fan_in": std 1 / √(inputs)
     std: float = 0.02
     embedding_std: float | None = None  # None: std
-    residual_depth: int = 0  # divide the std of what writes into the residual stream by √(this) (GPT-2: 2 a layer)
+    # The std of layers that write to the residual stream is divided by √(this) (GPT-2: 2 per layer).
+    residual_depth: int = 0
 
 
 def initialize(model: nn.Module, config: InitConfig) -> None:
-    """Draw every parameter of `model` anew; a tied one where it stands first, which is the input table."""
+    """Initialize every parameter of `model`; a tied one as its first use, the input table."""
     drawn: dict[int, Tensor] = {}
     for module in model.modules():
         if innermost(module) is not module:
-            continue  # a wrapper shares the parameters of what it wraps
+            continue  # a wrapper shares the parameters of the wrapped module
         own = {id(parameter): parameter.data for parameter in module._parameters.values() if parameter is not None}
         if own and own.keys() <= drawn.keys():
             continue
@@ -41,7 +42,7 @@ def initialize(model: nn.Module, config: InitConfig) -> None:
 
 
 def _draw(module: nn.Module, config: InitConfig) -> None:
-    if hasattr(module, "reset"):  # tables, embeddings and single tokens know what they are
+    if hasattr(module, "reset"):  # tables, embeddings and single tokens have their own initialization
         std = config.std if config.embedding_std is None else config.embedding_std
         module.reset(std or SMALLEST)  # type: ignore[operator]
     elif isinstance(module, Linear):
@@ -66,7 +67,7 @@ def _linear(module: Linear, config: InitConfig) -> None:
 
 
 def materialize(model: nn.Module, device: str | torch.device = "cpu", dtype: torch.dtype | None = None) -> None:
-    """Give a model that was built on the meta device real memory, not yet filled; tied parameters stay tied."""
+    """Allocate uninitialized memory for a model built on the meta device; tied parameters stay tied."""
     made: dict[int, Tensor] = {}
     for module in model.modules():
         for store in (module._parameters, module._buffers):
@@ -77,4 +78,4 @@ def materialize(model: nn.Module, device: str | torch.device = "cpu", dtype: tor
                     kind = dtype if dtype is not None and old.is_floating_point() else old.dtype
                     empty = torch.empty(old.shape, device=device, dtype=kind)
                     made[id(old)] = nn.Parameter(empty, old.requires_grad) if isinstance(old, nn.Parameter) else empty
-                setattr(module, name, made[id(old)])  # PyTorch's recurrent layers want to be told
+                setattr(module, name, made[id(old)])  # PyTorch's recurrent layers must be updated

@@ -1,6 +1,5 @@
-"""Low-rank adapters (Hu et al. 2021): W + α/r · B A, with W frozen. They sit on the weight itself, so that whatever
-multiplies with it, fused or a role alone, takes part; the price is that a product's gradient is first that of W.
-"""
+"""Low-rank adapters (Hu et al. 2021): W + α/r · B A, with W frozen. They parametrize the weight itself, so that fused
+products use them too; the cost is that the gradient of W is computed first."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from anyformer.errors import ConfigError, nearest
 
 
 class LoRA(nn.Module):
-    """What is added to a matrix [d_out, d_in]. B begins at zero: at first nothing changes."""
+    """The update of a matrix [d_out, d_in]. B is initialized to zero, so that the initial update is zero."""
 
     def __init__(self, weight: Tensor, rank: int, alpha: float) -> None:
         super().__init__()
@@ -34,8 +33,7 @@ class LoRA(nn.Module):
 def add_lora(
     model: nn.Module, rank: int, alpha: float, targets: Sequence[str], trainable: Iterable[nn.Module] = ()
 ) -> None:
-    """Put adapters on the matrices whose names match, and freeze everything of the model but them and `learn`: the
-    head that is new."""
+    """Add adapters to the matrices whose names match, and freeze all parameters but them and `learn`, the new head."""
     matrices = {path: module for path, module in model.named_modules() if isinstance(module, Linear)}
     for glob in targets:
         if not fnmatch.filter(matrices, glob):
@@ -49,13 +47,13 @@ def add_lora(
 
 
 def lora_layers(model: nn.Module) -> Iterator[tuple[str, Linear, LoRA]]:
-    """Path, matrix and adapter, in order."""
+    """Yield path, matrix and adapter, in order."""
     for path, module in model.named_modules():
         if isinstance(module, Linear) and parametrize.is_parametrized(module, "weight"):
             yield path, module, module.parametrizations["weight"][0]  # type: ignore[index, misc]
 
 
 def merge_lora(model: nn.Module) -> None:
-    """Make the adapters part of the matrices: the model is then as if it had none, and gives the same numbers."""
+    """Merge the adapters into the matrices; the model has no adapters afterwards and computes the same numbers."""
     for _, module, _ in list(lora_layers(model)):
         parametrize.remove_parametrizations(module, "weight", leave_parametrized=True)

@@ -1,10 +1,10 @@
-"""Who may attend to whom: a small algebra of masks. True means "may attend".
+"""Attention masks, which can be combined with & and |. True means "may attend".
 
     Causal() & Padding(real)            a decoder on padded rows
-    (Causal() | Prefix(n)) & Padding(real)   a prefix seen both ways, the rest causal
+    (Causal() | Prefix(n)) & Padding(real)   a bidirectional prefix, the rest causal
 
-A mask is a description. `allowed(q, k)` answers for index tensors q [Q, 1] and k [1, K] with something that broadcasts
-to [B, 1, Q, K]; `reach` bounds the keys that a run of queries can see, so that a kernel need not look at the others.
+A mask is a description. `allowed(q, k)` returns, for index tensors q [Q, 1] and k [1, K], a tensor that broadcasts to
+[B, 1, Q, K]; `key_range` bounds the keys that a run of queries can see, so that a kernel can skip the others.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from anyformer.core.packing import Packing
 
 
 class Mask:
-    """Base of all masks; by itself it allows everything."""
+    """Base class of all masks. It allows everything."""
 
-    # Depends only on how far apart query and key stand, so that packing the rows does not change its meaning.
+    # Whether it depends only on the distance of query and key, so that packing the rows does not change its meaning.
     relative = False
-    # Depends on the number of a token in its row, where padding does not count.
+    # Whether it depends on a token's position in its row, not counting padding.
     by_position = False
-    # How many tokens before a query it may see at most; None: any number.
+    # Maximum number of tokens before a query that it may see; None if unlimited.
     span: int | None = None
 
     def allowed(self, q: Tensor, k: Tensor) -> Tensor:
         return torch.ones(1, 1, 1, 1, dtype=torch.bool, device=q.device)
 
     def key_range(self, first: int, last: int, n_keys: int) -> tuple[int, int]:
-        """Half-open range of keys outside which queries first…last-1 see nothing."""
+        """Half-open range that contains all keys that queries first…last-1 can see."""
         return 0, n_keys
 
     @property
     def parts(self) -> tuple[Mask, ...]:
-        """The masks that must all allow."""
+        """The masks that must all allow a pair."""
         return (self,)
 
     def __and__(self, other: Mask) -> Mask:
@@ -65,7 +65,7 @@ class NoMask(Mask):
         return ()
 
     def __reduce__(self) -> str:
-        return "NO_MASK"  # copies and pickles give the one below, which kernels know by its identity
+        return "NO_MASK"  # copies and pickles return NO_MASK, which kernels compare by identity
 
 
 NO_MASK = NoMask()
@@ -73,7 +73,7 @@ NO_MASK = NoMask()
 
 @dataclass(frozen=True, eq=False)
 class AllOf(Mask):
-    """Allowed where every part allows."""
+    """Allows what every part allows."""
 
     members: tuple[Mask, ...]
 
@@ -106,7 +106,7 @@ class AllOf(Mask):
         return result
 
     def key_range(self, first: int, last: int, n_keys: int) -> tuple[int, int]:
-        if self.packed is not None:  # the other parts count within the rows
+        if self.packed is not None:  # the other parts use positions within the rows
             return self.packed.key_range(first, last, n_keys)
         ranges = [member.key_range(first, last, n_keys) for member in self.members]
         low = max(low for low, _ in ranges)
@@ -115,7 +115,7 @@ class AllOf(Mask):
 
 @dataclass(frozen=True, eq=False)
 class AnyOf(Mask):
-    """Allowed where some part allows."""
+    """Allows what any part allows."""
 
     members: tuple[Mask, ...]
 
@@ -132,7 +132,7 @@ class AnyOf(Mask):
 
 @dataclass(frozen=True)
 class Causal(Mask):
-    """No one sees the future."""
+    """Each token attends to itself and earlier tokens."""
 
     relative = True
 
@@ -145,7 +145,7 @@ class Causal(Mask):
 
 @dataclass(frozen=True)
 class Window(Mask):
-    """At most `left` keys before the query and `right` after it, the query's own place not counted."""
+    """At most `left` keys before the query and `right` after it, and the key at the query's own position."""
 
     relative = True
 
@@ -183,7 +183,8 @@ class Dilated(Mask):
 
 @dataclass(frozen=True)
 class Local2D(Mask):
-    """Tokens are the cells of an image, row by row; a cell sees those at most `rows` up or down, `columns` aside."""
+    """Local attention over the cells of an image in raster order, at most `rows` up or down and `columns` to either
+    side."""
 
     width: int
     rows: int
@@ -202,7 +203,7 @@ class Local2D(Mask):
 
 @dataclass(frozen=True, eq=False)
 class ShiftedMask(Mask):
-    """A mask about numbers, for keys of which the first `by` are forgotten."""
+    """A mask whose positions are shifted, for keys of which the first `by` were dropped."""
 
     inner: Mask
     by: int
@@ -217,7 +218,7 @@ class ShiftedMask(Mask):
 
 @dataclass(frozen=True, eq=False)
 class Prefix(Mask):
-    """The first `length` keys, the same for all rows or [B]."""
+    """Allows the first `length` keys, the same number for all rows or one per row [B]."""
 
     length: int | Tensor
 
@@ -228,7 +229,7 @@ class Prefix(Mask):
 
 @dataclass(frozen=True, eq=False)
 class Padding(Mask):
-    """Only real keys: `real` is [B, K], True = a real token."""
+    """Allows only real keys: `real` is [B, K], True for a real token."""
 
     real: Tensor
 
@@ -238,9 +239,9 @@ class Padding(Mask):
 
 @dataclass(frozen=True, eq=False)
 class PositionMask(Mask):
-    """A mask that counts places instead of slots: `places` [B, K] numbers the real tokens of each row.
+    """A mask that uses positions instead of slots: `places` [B, K] numbers the real tokens of each row.
 
-    Between a prompt padded on the right and what is generated after it lie slots that are no distance.
+    The padding between a right-padded prompt and the tokens generated after it does not count as distance.
     """
 
     inner: Mask
@@ -252,13 +253,13 @@ class PositionMask(Mask):
 
 @dataclass(frozen=True, eq=False)
 class StaticCacheMask(Mask):
-    """The columns of a cache of fixed size that one query sees: from `first` [B] of its row to `column` [1], which live
-    where the cache does, and no more than `span` before the last.
+    """The columns of a static cache that one query sees: from `first` [B] of its row to `column` [1], both on the
+    cache's device, and at most `span` before the last.
 
-    `table` [B, columns]: the row of the cache in which each column of a row lies, where beams left their past with
-    their ancestors. `fresh`: the newest key and value, which are not in the cache yet. A kernel that follows the one
-    and writes the other is then the only one that can answer. `own`: what else the family forbids, counted in the real
-    tokens of a row, which lie side by side.
+    `table` [B, columns]: the row of the cache that holds each column of a row, since beams share the past of their
+    ancestors. `fresh`: the newest key and value, not yet in the cache. Only a kernel that follows the table and writes
+    the new key and value can compute such a call. `own`: the family's other mask, in positions of the real tokens of a
+    row, which are contiguous.
     """
 
     first: Tensor
@@ -281,7 +282,7 @@ class StaticCacheMask(Mask):
 
 @dataclass(frozen=True, eq=False)
 class DocumentMask(Mask):
-    """Several documents share a row and must not see each other: the document of each query and of each key."""
+    """Forbids attention between documents that share a row: the document of each query and of each key."""
 
     query: Tensor  # [B, Q]
     key: Tensor  # [B, K]
@@ -291,14 +292,15 @@ class DocumentMask(Mask):
 
 
 def together(spans: Tensor, n_keys: int) -> DocumentMask:
-    """Tokens of one span see each other: `spans` [B, Q] of the last Q of `n_keys` tokens, -1 for those of none."""
+    """Allow attention within a span: `spans` [B, Q] for the last Q of `n_keys` tokens, -1 for tokens of no span."""
     whole = F.pad(spans, (n_keys - spans.shape[1], 0), value=-1)
     return DocumentMask(whole, whole.masked_fill(whole < 0, -2))
 
 
 @dataclass(frozen=True, eq=False)
 class PackedMask(Mask):
-    """Packed rows (see Tokens): each query sees the keys of its own row. Other parts count within the row."""
+    """Packed rows (see Tokens): each query sees the keys of its own row. The other parts use positions within the
+    row."""
 
     query: Packing
     key: Packing
@@ -309,7 +311,7 @@ class PackedMask(Mask):
 
 @dataclass(frozen=True, eq=False)
 class Dense(Mask):
-    """A boolean tensor [B or 1, H or 1, Q, K] of the caller's, for what no other mask describes."""
+    """A boolean tensor [B or 1, H or 1, Q, K] given by the caller, for masks that no other class describes."""
 
     tensor: Tensor
 

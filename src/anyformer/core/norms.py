@@ -20,19 +20,19 @@ class NormConfig(Settings):
 
 
 class OffsetRMSNorm(nn.RMSNorm):
-    """RMS norm that multiplies by 1 + weight, so that weights begin at zero and decay towards doing nothing (Gemma)."""
+    """RMS norm that multiplies by 1 + weight, so that weights start at zero and decay towards the identity (Gemma)."""
 
     def reset_parameters(self) -> None:
         nn.init.zeros_(self.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        half = x.dtype in (torch.float16, torch.bfloat16)  # which would round 1 + weight
+        half = x.dtype in (torch.float16, torch.bfloat16)  # half precision would round 1 + weight
         wide, weight = (x.float(), self.weight.float()) if half else (x, self.weight)
         return F.rms_norm(wide, self.normalized_shape, 1 + weight, self.eps).to(x.dtype)
 
 
 class MaskedBatchNorm1d(nn.BatchNorm1d):
-    """Each feature normalized over all real tokens of the batch, so a token's result depends on its neighbors."""
+    """Batch norm over all real tokens of the batch, so that a token's result depends on the other rows."""
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         if mask is None:
@@ -51,6 +51,6 @@ def make_norm(config: NormConfig, width: int) -> nn.Module:
 
 
 def apply_norm(norm: nn.Module, x: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Only batch norm must know which tokens are real."""
+    """Apply a norm; only batch norm uses the mask of real tokens."""
     result: Tensor = norm(x, mask) if isinstance(norm, MaskedBatchNorm1d) else norm(x)
     return result

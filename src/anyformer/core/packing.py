@@ -1,4 +1,4 @@
-"""Packed tokens: the real tokens of all rows one after another, without the padding."""
+"""Packed tokens: the real tokens of all rows concatenated, without padding."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from anyformer.core.host import host_copy, to_device
 
 @dataclass(frozen=True, eq=False)
 class Packing:
-    """Where packed tokens came from: `index` [N] into the flattened [B·T], `sizes` the real tokens of each row."""
+    """Layout of packed tokens: `index` [N] into the flattened [B·T], `sizes` the number of real tokens of each row."""
 
     index: Tensor
     sizes: tuple[int, ...]
@@ -41,18 +41,18 @@ class Packing:
 
     @cached_property
     def starts(self) -> Tensor:
-        """Where each row begins, and the end.  sizes (2, 1) -> [0, 2, 3]"""
+        """Start index of each row, and the end. sizes (2, 1) -> [0, 2, 3]"""
         sizes = torch.tensor((0, *self.sizes), dtype=torch.int32)
         return to_device(sizes.cumsum(0, dtype=torch.int32), self.index.device)
 
     @cached_property
     def places(self) -> Tensor:
-        """The place of each packed token within its row.  sizes (2, 1) -> [0, 1, 0]"""
+        """Position of each packed token within its row. sizes (2, 1) -> [0, 1, 0]"""
         return torch.arange(len(self.index), device=self.index.device) - self.starts[self.rows]
 
     @cached_property
     def right_padded(self) -> Packing:
-        """The same rows padded on the right, up to the longest: a token's column is its place in the row."""
+        """The same rows padded on the right up to the longest: a token's column is its position in the row."""
         length = max(self.sizes, default=0)
         return Packing(self.rows * length + self.places, self.sizes, length)
 
@@ -66,6 +66,6 @@ class Packing:
         return x.flatten(0, 1).index_select(0, self.index)
 
     def unpack(self, x: Tensor) -> Tensor:
-        """[N, ...] -> [B, T, ...], zeros where nothing was."""
+        """[N, ...] -> [B, T, ...], with zeros at the padding."""
         flat = x.new_zeros(self.batch * self.length, *x.shape[1:]).index_copy(0, self.index, x)
         return flat.view(self.batch, self.length, *x.shape[1:])

@@ -30,9 +30,9 @@ def sinusoids(
 ) -> Tensor:
     """sin and cos of position / base^(2i/d), i from 0 (Vaswani et al. 2017, §3.5); computed in float64.
 
-    "interleaved": sin and cos take turns, as printed in the paper. "halves": first all sines, then all cosines; the
-    same up to a fixed reordering of the features. "stretched": so too, the slowest at exactly 1 / base, as in the
-    authors' code.
+    "interleaved": sin and cos alternate, as in the paper. "halves": first all sines, then all cosines; the
+    same up to a fixed reordering of the features. "stretched": as "halves", with the lowest frequency at exactly
+    1 / base, as in the authors' code.
     """
     last = d_model - 2 if layout == "stretched" else d_model
     rates = base ** (-torch.arange(0, d_model, 2, dtype=torch.float64, device=positions.device) / last)
@@ -43,22 +43,22 @@ def sinusoids(
 
 
 def sinusoids_2d(rows: int, columns: int, d_model: int) -> Tensor:
-    """MAE's fixed table [rows·columns, d]: the first half of the features tells the column, the second the row."""
+    """MAE's fixed table [rows·columns, d]: the first half of the features encodes the column, the second the row."""
     y, x = torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
     return torch.cat([sinusoids(axis.flatten(), d_model // 2, "halves") for axis in (x, y)], dim=-1)
 
 
 def _check_width(kind: str, width: int, factor: int) -> None:
-    """Raise ConfigError if vectors of this kind cannot have that many features."""
+    """Raise ConfigError if the width is not a multiple of `factor`, which vectors of this kind need."""
     if width % factor:
-        raise ConfigError(f"{kind} need a width that is a multiple of {factor}, and {width} is not; choose another.")
+        raise ConfigError(f"{kind} need a width that is a multiple of {factor}, not {width}.")
 
 
 class Encoding:
-    """What a position encoding computed for one pass. The base class changes nothing."""
+    """The values that a position encoding computed for one pass. The base class changes nothing."""
 
     def rotate(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values [B, H, T, d], at the positions of the pass."""
+        """Rotate queries, keys and values [B, H, T, d] by the positions of the pass."""
         return query, key, value
 
     def bias(self, query: Tensor, key: Tensor, offset: int, scale: float) -> Tensor | None:
@@ -67,10 +67,10 @@ class Encoding:
 
 
 class Positions(nn.Module):
-    """Base of all position encodings. By itself it is the encoding "none"."""
+    """Base class of all position encodings. By itself it is the encoding "none"."""
 
     has_bias = False  # whether its encodings have a bias
-    max_positions: int | None = None  # the largest number of positions; None: any number
+    max_positions: int | None = None  # the largest number of positions; None if unlimited
 
     def embed(self, tokens: Tokens) -> Tensor | None:
         return None
@@ -79,12 +79,12 @@ class Positions(nn.Module):
         return None
 
     def prepare(self, tokens: Tokens) -> Encoding | None:
-        """What attention needs in this pass; None: nothing."""
+        """Compute what attention needs in this pass; None if it needs nothing."""
         return None
 
     @property
     def shared_key(self) -> Any:
-        """Equal for encodings that compute the same, so that a stack prepares one of them."""
+        """Equal for encodings that compute the same values, so that a stack prepares only one of them."""
         return self
 
 
@@ -99,7 +99,7 @@ class BiasEncoding(Encoding):
 
 
 class BiasedPositions(Positions):
-    """Base of encodings that add a term to the scores."""
+    """Base class of encodings that add a bias to the scores."""
 
     has_bias = True
 
@@ -114,7 +114,7 @@ class BiasedPositions(Positions):
 
 
 class Sinusoidal(Positions):
-    """Computed where it is needed, so for any length."""
+    """Sinusoids computed at each pass, for any length."""
 
     def __init__(self, d_model: int, layout: SinusoidLayout = "interleaved") -> None:
         super().__init__()
@@ -126,7 +126,7 @@ class Sinusoidal(Positions):
 
 
 class LearnedPositions(Positions):
-    """A learned vector for each of `n` positions; `fixed`: filled by a formula, and training leaves it alone."""
+    """A learned vector for each of `n` positions; with `fixed`, initialized by a formula and not trained."""
 
     def __init__(self, n: int, d_model: int, fixed: SinusoidLayout | None = None) -> None:
         super().__init__()
@@ -153,10 +153,10 @@ class LearnedPositions(Positions):
 
 
 class LearnedGrid(Positions):
-    """A learned vector for each cell of an image, `extra` more for the tokens before it (the class token). `fixed`:
-    sines and cosines instead, of a cell's number ("1d") or of its column and row ("2d").
+    """A learned vector for each cell of an image, and `extra` more for the tokens before it (the class token). `fixed`
+    uses sinusoids instead, of a cell's index ("1d") or of its column and row ("2d").
 
-    An image of another size takes its vectors by bicubic interpolation, where the caller asks for it.
+    For an image of another size, the vectors are bicubically interpolated if the caller asks for it.
     """
 
     def __init__(
@@ -180,7 +180,8 @@ class LearnedGrid(Positions):
         self.weight.data.copy_(F.pad(cells, (0, 0, self.extra, 0)))
 
     def table(self, rows: int, columns: int, flat: bool = False) -> Tensor:
-        """[extra + rows·columns, d]. `flat` stretches the cells as one line, as the published MAE decoder does."""
+        """The table [extra + rows·columns, d]. `flat` interpolates the cells as one line, as the published MAE decoder
+        does."""
         if (rows, columns) == (self.rows, self.columns):
             return self.weight
         head, cells = self.weight[: self.extra], self.weight[self.extra :]
@@ -191,7 +192,7 @@ class LearnedGrid(Positions):
 
 
 class LearnedRowColumn(Positions):
-    """Learned halves: one vector a column and one a row, side by side (DETR's learned variant)."""
+    """Learned vectors for columns and rows, concatenated (DETR's learned variant)."""
 
     def __init__(self, rows: int, columns: int, d_model: int) -> None:
         super().__init__()
@@ -219,8 +220,8 @@ class LearnedRowColumn(Positions):
 
 
 class InterpolatedRowColumn(LearnedRowColumn):
-    """The same for an image of one size, a class token having none of it; another size takes its vectors by
-    interpolation along each axis (the ViT paper's learned 2D positions, appendix D.4)."""
+    """As `LearnedRowColumn`, for images of one size and without a vector for the class token. For another size, each
+    axis is linearly interpolated (the ViT paper's learned 2D positions, appendix D.4)."""
 
     extra = 0
 
@@ -242,7 +243,7 @@ def interpolate_1d(line: Tensor, n: int) -> Tensor:
 
 
 class Sinusoidal2D(Positions):
-    """DETR's sines and cosines of the place within the real part of the image, scaled to 0…2π (Carion 2020, A.4)."""
+    """DETR's sinusoids of the position within the real part of the image, scaled to 0…2π (Carion 2020, A.4)."""
 
     def __init__(self, d_model: int) -> None:
         super().__init__()
@@ -251,7 +252,9 @@ class Sinusoidal2D(Positions):
 
     def embed(self, tokens: Tokens) -> Tensor:
         assert tokens.grid is not None
-        dtype = torch.promote_types(tokens.x.dtype, torch.float32)  # half would not tell cells of large images apart
+        dtype = torch.promote_types(
+            tokens.x.dtype, torch.float32
+        )  # half precision cannot distinguish cells of large images
         mask = tokens.mask if tokens.mask is not None else tokens.x.new_ones(1, tokens.x.shape[1], dtype=torch.bool)
         real = mask.view(-1, *tokens.grid).to(dtype)
         half = self.d_model // 2
@@ -268,11 +271,12 @@ class Sinusoidal2D(Positions):
 
 
 class Rotary(Positions):
-    """Queries and keys turned by an angle that grows with the position, so that scores see only distances (Su 2021).
+    """Rotary embedding: rotates queries and keys by an angle proportional to the position, so that scores depend only
+    on distances (Su 2021).
 
-    `rope` says how fast, `original_max_length` the length that the model was trained for. The "dynamic" kind
-    looks at the longest text of a pass, so there alone a row depends on its neighbors and a cached key keeps the
-    rotation of the length at which it came.
+    `rope` sets the frequencies, `original_max_length` is the length in training. The "dynamic" kind depends on the
+    longest text of a pass: only there, a row depends on the other rows of the batch, and a cached key keeps the
+    rotation of the length at which it was computed.
     """
 
     rotates_values = False
@@ -301,7 +305,7 @@ class Rotary(Positions):
     def tables(self, at: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Cosines and sines [B, 1, T, width] of the positions `at` [B, T].
 
-        Single precision is what published models were trained with; half precision does not tell far positions apart.
+        Published models were trained with single precision; half precision does not distinguish large positions.
         """
         precision = torch.float64 if dtype == torch.float64 else torch.float32
         highest = highest_position(at) if self.rope.rope_type == "dynamic" else 0
@@ -311,13 +315,14 @@ class Rotary(Positions):
         return self._both((angles.cos() * gain).to(dtype), (angles.sin() * gain).to(dtype))
 
     def _both(self, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-        """A pair (a, b) becomes (a cos - b sin, b cos + a sin): each feature times cos, and its partner times ±sin."""
+        """Expand the tables: a pair (a, b) becomes (a cos - b sin, b cos + a sin), each feature times cos, and its
+        partner times ±sin."""
         if self.layout == "halves":
             return torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)
         return torch.stack([cos, cos], dim=-1).flatten(-2), torch.stack([-sin, sin], dim=-1).flatten(-2)
 
     def rotate(self, query: Tensor, key: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Queries and keys [B, H, T, d] at the positions [B or 1, T]."""
+        """Rotate queries and keys [B, H, T, d] by the positions [B or 1, T]."""
         tables = self.tables(positions, query.dtype)
         return self.turn(query, *tables), self.turn(key, *tables)
 
@@ -334,7 +339,7 @@ class Rotary(Positions):
 
 
 class Rotation(Encoding):
-    """The rotation of one pass. Its tables are made in the type of the first queries, for all layers."""
+    """The rotation of one pass. Its tables are computed once for all layers, in the dtype of the first queries."""
 
     def __init__(self, rotary: Rotary, at: Tensor) -> None:
         self.rotary, self.at = rotary, at
@@ -349,13 +354,14 @@ class Rotation(Encoding):
 
 
 class RotaryWithValues(Rotary):
-    """Values are rotated too, so that their mean depends on their positions (RoFormer's option)."""
+    """Rotary embedding that also rotates values, so that their mean depends on their positions (RoFormer's option)."""
 
     rotates_values = True
 
 
 class RelativeBuckets(BiasedPositions):
-    """A learned number a head for each bucket of distances, exact when near, logarithmic when far (Raffel 2020)."""
+    """A learned bias per head for each bucket of distances, exact for short distances, logarithmic for long ones
+    (Raffel 2020)."""
 
     def __init__(self, n_heads: int, n_buckets: int = 32, max_distance: int = 128, bidirectional: bool = True) -> None:
         super().__init__()
@@ -366,7 +372,7 @@ class RelativeBuckets(BiasedPositions):
         nn.init.normal_(self.weight, std=std)
 
     def bucket(self, distance: Tensor) -> Tensor:
-        """distance = key - query"""
+        """Bucket of each distance, which is key - query."""
         n = self.weight.shape[0]
         start = torch.zeros_like(distance)
         if self.bidirectional:
@@ -386,10 +392,10 @@ class RelativeBuckets(BiasedPositions):
 
 
 class RelativeGrid(BiasedPositions):
-    """A learned number a head for each difference of rows and columns of an image's cells, and three more between the
-    token in front of them and the rest (Bao et al. 2022).
+    """A learned bias per head for each difference of the rows and columns of two cells, and three more between the
+    class token and the rest (Bao et al. 2022).
 
-    An image of another size takes its numbers by bilinear interpolation of the table.
+    For an image of another size, the table is bilinearly interpolated.
     """
 
     def __init__(self, rows: int, columns: int, n_heads: int) -> None:
@@ -411,7 +417,7 @@ class RelativeGrid(BiasedPositions):
         have, want = (2 * self.columns - 1, 2 * self.rows - 1), (2 * rows - 1, 2 * columns - 1)
         if have == want:
             return self.weight
-        # Published code takes the width first here, which tells in an image that is not square.
+        # Published code uses the width first here, which matters if an image is not square.
         cells = self.weight[:-3].view(1, *have, -1).permute(0, 3, 1, 2)
         cells = F.interpolate(cells, size=want, mode="bilinear", align_corners=False)
         return torch.cat([cells.flatten(2)[0].T, self.weight[-3:]])
@@ -419,8 +425,8 @@ class RelativeGrid(BiasedPositions):
 
 @cache
 def relative_position_index(rows: int, columns: int, device: torch.device) -> Tensor:
-    """[1 + cells, 1 + cells]: for a query and a key, their row of a table of (2 rows - 1)·(2 columns - 1) + 3."""
-    with torch.inference_mode(False):  # it is kept, and gradients may be asked for later
+    """For each query and key [1 + cells, 1 + cells], their row in a table of (2 rows - 1)·(2 columns - 1) + 3 rows."""
+    with torch.inference_mode(False):  # it is cached, and autograd may use it later
         cell = torch.arange(rows * columns, device=device)
         y, x = cell // columns, cell % columns
         down, right = y[:, None] - y + rows - 1, x[:, None] - x + columns - 1  # query - key, from 0
@@ -432,9 +438,10 @@ def relative_position_index(rows: int, columns: int, device: torch.device) -> Te
 
 
 class RelativeXL(BiasedPositions):
-    """Transformer-XL (Dai et al. 2019, §3.3): content and position each meet a bias of their own.
+    """Transformer-XL's relative positions (Dai et al. 2019, §3.3), with separate biases for content and position.
 
-    score = ((q + u)·k + (q + v)·W r) · scale, where r is the sinusoid of the distance; the part beyond q·k is the bias.
+    score = ((q + u)·k + (q + v)·W r) · scale, where r is the sinusoid of the distance; all terms except q·k are the
+    bias.
     """
 
     def __init__(self, n_heads: int, d_head: int, d_model: int) -> None:
@@ -456,8 +463,8 @@ class RelativeXL(BiasedPositions):
         codes = sinusoids(far, self.d_model, "halves").to(query.dtype) @ self.weight.T
         codes = codes.view(len(far), n_heads, -1).transpose(0, 1)  # [H, distances, d_head]
         by_distance = (query + self.place) @ codes.transpose(-1, -2)  # [B, H, Q, distances]
-        # Row i wants distances offset + i - j, a stretch of the list that begins one before that of the row above: read
-        # in rows that are one shorter, they stand below each other.
+        # Row i needs distances offset + i - j, a slice that begins one earlier than that of the row above: in a view
+        # whose rows are one element shorter, the slices are aligned.
         flat = by_distance.flatten(-2)[..., n_query - 1 : n_query - 1 + n_query * (len(far) - 1)]
         by_place = flat.unflatten(-1, (n_query, len(far) - 1))[..., :n_key] if n_query > 1 else by_distance
         keys = key if key.shape[1] == n_heads else key.repeat_interleave(n_heads // key.shape[1], dim=1)
@@ -465,7 +472,7 @@ class RelativeXL(BiasedPositions):
 
 
 class ALiBi(BiasedPositions):
-    """A penalty that grows with the distance, at another slope in each head (Press et al. 2022)."""
+    """A penalty proportional to the distance, with a different slope for each head (Press et al. 2022)."""
 
     def __init__(self, n_heads: int) -> None:
         super().__init__()
@@ -493,6 +500,6 @@ def highest_position(at: Tensor) -> int:
 
 
 def _distances(query: Tensor, key: Tensor, offset: int) -> Tensor:
-    """key - query, [Q, K]"""
+    """Distances key - query [Q, K]."""
     q = torch.arange(offset, offset + query.shape[2], device=query.device)
     return torch.arange(key.shape[2], device=query.device)[None, :] - q[:, None]

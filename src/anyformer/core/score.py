@@ -1,4 +1,4 @@
-"""Alignment functions: how well a query and a key fit. The dot products are what the fast kernels compute."""
+"""Alignment functions, the scores of a query and a key. Fast kernels compute dot products."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Named points to watch inside a model, such as "decoder.blocks.3.cross.weights".
+"""Taps: named points inside a model whose values can be recorded, such as "decoder.blocks.3.cross.weights".
 
-Every part holds a `Taps` that knows the part's own name. `see(point, value)` costs one truth test while nobody looks.
-Who looks is a context variable: watching is a property of the call, and the model itself never changes by it.
-Attention computes its weights only for the layers that are watched, beside its fast kernel and not instead of it, so
-looking changes nothing.
+Every part has a `Taps` with the part's name. `record(point, value)` costs one test if nothing is watched. Watchers are
+stored in a context variable: watching is a property of the call and does not change the model. Attention computes its
+weights only for watched layers, in addition to its fast kernel, so that watching does not change results.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from anyformer.errors import InputError, nearest
 
 
 class Seen(dict[str, Tensor]):
-    """What was seen: the latest value at each point. `log` has every one, in the order they came."""
+    """Recorded values: the latest value of each point. `log` contains all values in order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,20 +30,20 @@ class Seen(dict[str, Tensor]):
         self.log.append((point, value))
 
     def matching(self, pattern: str) -> tuple[Tensor, ...]:
-        """Everything seen at the points that match, in order."""
+        """All recorded values of the points that match, in order."""
         return tuple(value for point, value in self.log if fnmatch.fnmatchcase(point, pattern))
 
 
 class Watch:
-    """One model, as its watchers know it. It holds nothing; a copy of the model has another one."""
+    """Identity of a model for its watchers. It has no data; a copy of the model gets a new one."""
 
 
 class Watcher:
-    """Globs that one caller asks about in one model, until `stop`."""
+    """Globs that one caller watches in one model, until `stop`."""
 
     def __init__(self, watch: Watch, globs: tuple[str, ...], seen: Seen) -> None:
         self.watch, self.globs, self.seen = watch, globs, seen
-        self._found: dict[str, bool] = {}  # points that were asked about
+        self._found: dict[str, bool] = {}  # cached results by point
 
     def wants(self, point: str) -> bool:
         if point not in self._found:
@@ -52,14 +51,14 @@ class Watcher:
         return self._found[point]
 
     def stop(self) -> None:
-        """Want nothing more, whichever contexts this one was copied to."""
+        """Stop watching, in all contexts that this watcher was copied to."""
         self.globs, self._found = (), {}
 
 
-# Who watches the current call: a thread or a task sees its own watchers only.
+# Watchers of the current call: a thread or a task has its own.
 _WATCHERS: ContextVar[tuple[Watcher, ...]] = ContextVar("watchers", default=())
-# Whoever watches in this process. While it is empty, no part asks further: it is quick, and all that a compiled graph
-# depends on.
+# All watchers in this process. Parts first test whether it is empty, which is fast and is the only state that a
+# compiled graph depends on.
 _ANYWHERE: list[Watcher] = []
 
 
@@ -74,14 +73,14 @@ def _watched(watch: Watch) -> bool:
 
 
 class Taps:
-    """A part's own view of the model's watchers."""
+    """The watchers of a model, as one part uses them."""
 
     def __init__(self, watch: Watch, path: str) -> None:
         self.watch = watch
         self.path = path
 
     def name(self, part: nn.Module) -> str:
-        """What a state calls the part; outside a model it has no name of its own."""
+        """The part's name in a cache, or a default name outside of a model."""
         return self.path or f"{type(part).__name__} {id(part)}"
 
     @property
@@ -93,7 +92,7 @@ class Taps:
         return bool(_ANYWHERE) and bool(self._seekers(f"{self.path}.{point}"))
 
     def record(self, point: str, value: Tensor, packing: Packing | None = None) -> Tensor:
-        """Show a value to whoever watches; packed tokens are shown padded. Returns the value itself."""
+        """Record a value if the point is watched, packed tokens as padded ones. Returns the value itself."""
         if _ANYWHERE:
             for seen in self._seekers(f"{self.path}.{point}"):
                 seen.add(f"{self.path}.{point}", value if packing is None else packing.unpack(value))
@@ -107,7 +106,7 @@ NO_TAPS = Taps(Watch(), "")
 
 
 def name_taps(root: nn.Module, watch: Watch) -> list[str]:
-    """Give every part below `root` that has tap points its taps. Returns the names of all points."""
+    """Set the taps of every part below `root` that has tap points. Returns the names of all points."""
     names = []
     for path, part in root.named_modules():
         points: tuple[str, ...] = getattr(type(part), "tap_points", ())
@@ -139,7 +138,7 @@ def look(model: nn.Module, *patterns: str) -> Iterator[Seen]:
 
 @contextmanager
 def watching(watch: Watch, *patterns: str, seen: Seen | None = None) -> Iterator[Seen]:
-    """`look` without asking whether anything matches; what is seen goes into `seen`, where that is given."""
+    """As `look`, but patterns may match nothing; values are recorded in `seen` if it is given."""
     seen = Seen() if seen is None else seen
     if not patterns:
         yield seen
@@ -163,15 +162,15 @@ def _among(*watchers: Watcher) -> Iterator[None]:
 
 
 class Unseen(Seen):
-    """Keeps nothing."""
+    """Discards all values."""
 
     def add(self, point: str, value: Tensor) -> None:
         pass
 
 
 def recomputing() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    """For blocks that are computed again for gradients (`context_fn` of torch.utils.checkpoint), maybe in another
-    thread: they do what they did when they were watched, and nobody sees it a second time."""
+    """Contexts for blocks that are recomputed for gradients (`context_fn` of torch.utils.checkpoint), possibly in
+    another thread: they run as if they were watched, and nothing is recorded twice."""
     return nullcontext(), _again([(one.watch, one.globs) for one in _WATCHERS.get()])
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False, slots=True)
 class Tokens:
-    """A batch of sequences of vectors. Treat it as immutable: `replace` returns the next one."""
+    """A batch of sequences of vectors. Treat it as immutable: `replace` returns a copy with other vectors."""
 
     x: Tensor  # [B, T, d]; packed [N, d]
     mask: Tensor | None = None  # [B, T], True = a real token; None: all are real
@@ -31,13 +31,13 @@ class Tokens:
     grid: tuple[int, ...] | None = None  # (rows, columns) of an image's tokens, (rows, columns, frames) of a clip's
     packing: Packing | None = None  # where packed tokens came from
     summary: Tensor | None = None  # [B, n, d] the last states of a recurrent encoder, from which its decoder starts
-    spans: Tensor | None = None  # [B, T] numbers of runs that attend to each other in both directions; -1: none
-    documents: Tensor | None = None  # [B or 1, T] numbers of the texts that share a row; causal attention stays in each
+    spans: Tensor | None = None  # [B, T] numbers of spans with bidirectional attention; -1: none
+    documents: Tensor | None = None  # [B or 1, T] document numbers in a row; causal attention stays within each
     encoding: Encoding | None = None  # what the stack's position encoding computed for this pass
 
     @classmethod
     def of(cls, x: Tokens | Tensor | None) -> Tokens | None:
-        """Vectors [B, T, d] as tokens; tokens as they are."""
+        """Convert vectors [B, T, d] to tokens; return tokens unchanged."""
         return cls(x) if isinstance(x, Tensor) else x
 
     @property
@@ -63,12 +63,12 @@ class Tokens:
         return dataclasses.replace(self, encoding=encoding)
 
     def first(self, n: int) -> Tokens:
-        """The first n tokens of every row, without padding or positions of their own."""
+        """The first n tokens of every row, without mask or positions."""
         assert self.packing is None and self.mask is None and self.pos_embed is None
         return Tokens(self.x[:, :n], grid=self.grid)
 
     def pack(self) -> Tokens:
-        """Drop the padding: [B, T, d] -> [N, d]."""
+        """Remove the padding: [B, T, d] -> [N, d]."""
         if self.packing is not None:
             return self
         batch, length = self.x.shape[:2]
@@ -83,7 +83,7 @@ class Tokens:
         )
 
     def pad(self) -> Tokens:
-        """Back to [B, T, d], zeros at the padding."""
+        """Convert to [B, T, d], with zeros at the padding."""
         if self.packing is None:
             return self
         return dataclasses.replace(
@@ -96,7 +96,7 @@ class Tokens:
         )
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Tokens:
-        """An encoder's tokens with every tensor changed along the batch."""
+        """Apply a function along the batch to every tensor of an encoder's tokens."""
         return Tokens(
             change(self.x),
             None if self.mask is None else change(self.mask),
@@ -106,7 +106,7 @@ class Tokens:
         )
 
     def take(self, index: Tensor) -> Tokens:
-        """Keep only some tokens of each row, in the order given: index [B, K] (MAE drops most patches)."""
+        """Select tokens of each row, in the order given by index [B, K] (MAE drops most patches)."""
 
         def pick(field: Tensor | None) -> Tensor | None:
             if field is None:
@@ -119,7 +119,8 @@ class Tokens:
         return Tokens(x, pick(self.mask), pick(self.positions), pick(self.pos_embed))
 
     def restore(self, index: Tensor, fill: Tensor) -> Tokens:
-        """Undo `take`: `index` [B, T] says which kept token stands where; past the kept ones stands `fill` [d]."""
+        """Undo `take`: `index` [B, T] is the index of the kept token for each position; beyond the kept ones it means
+        `fill` [d]."""
         batch, kept, width = self.x.shape
         missing = fill.expand(batch, index.shape[1] - kept, width).to(self.x.dtype)
         everything = torch.cat([self.x, missing], dim=1)
@@ -127,7 +128,7 @@ class Tokens:
 
     @staticmethod
     def cat(pieces: Sequence[Tokens]) -> Tokens:
-        """Join sequences of the same batch end to end (a class token and patches, an image and a text)."""
+        """Concatenate sequences of the same batch (a class token and patches, an image and a text)."""
         batch = max(piece.x.shape[0] for piece in pieces)
 
         def whole(field: str, default: object) -> Tensor | None:

@@ -29,7 +29,8 @@ def serve(models: Sequence[Path], port: int | None = None, browser: bool = True,
     model_list.gallery = None if images is None else ImageFolder.of(images)
     with free_socket(port) as listening:
         address = f"http://127.0.0.1:{listening.getsockname()[1]}/"
-        print(f"Explorer running at {address} with {len(model_list.entries)} models (press Ctrl-C to quit)", flush=True)
+        n = len(model_list.entries)
+        print(f"Explorer running at {address} with {n} model{'s' * (n != 1)} (press Ctrl-C to quit)", flush=True)
         if browser:
             Timer(0.5, webbrowser.open, [address]).start()
         server = uvicorn.Server(uvicorn.Config(make_app(model_list), log_level="warning", timeout_graceful_shutdown=1))

@@ -1,8 +1,8 @@
-"""Everything that exists for speed. Without this package the library is slower, with the same numbers.
+"""Optional optimizations. Without this package the library is slower and computes the same numbers.
 
-Two mechanisms and no other. Attention kernels add a chooser to `core.attend`. Modules are *swapped*: a finished module
-takes a faster subclass of its own class, and gives it back (`swap.py`, `rewrite.py`), as PyTorch's `fully_shard` does.
-Parameters, their names, taps, hooks and identity stay as they are.
+There are two mechanisms. Attention kernels add a chooser to `core.attend`. Modules are *swapped*: a finished module is
+given a faster subclass of its own class, and `restore` undoes it (`swap.py`, `rewrite.py`), as PyTorch's `fully_shard`
+does. Parameters, their names, taps, hooks and identity do not change.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from anyformer.fast import attention as attention
 
 
 def _later(module: str, name: str) -> Callable[..., Any]:
-    """A function of a module that is imported when it is called: importing anyformer stays quick."""
+    """Return a function that imports `module` when it is called, so that importing anyformer stays fast."""
     return lambda *given, **named: getattr(import_module(f"anyformer.fast.{module}"), name)(*given, **named)
 
 
@@ -24,7 +24,7 @@ def _module(name: str) -> Callable[[], Any]:
     return lambda: import_module(f"anyformer.fast.{name}")
 
 
-# These two are called in compiled passes, and torch.compile follows an import statement, but no `import_module`.
+# torch.compile traces an import statement but not `import_module`, and these two are called in compiled passes.
 
 
 def _check(model: nn.Module) -> None:

@@ -1,4 +1,5 @@
-"""Attention kernels for what PyTorch's fused one is slow at. The first that supports a call and pays is taken."""
+"""Attention kernels for cases in which PyTorch's fused kernel is slow. The first that supports a call and pays is
+used."""
 
 from __future__ import annotations
 
@@ -23,12 +24,12 @@ from anyformer.core.attend import (
 from anyformer.core.masks import NO_MASK, Causal, Dense, Dilated, Mask, Padding, StaticCacheMask, Window
 from anyformer.layers.raster import BlockLocal2D
 
-BLOCK = 256  # queries a step in the blocked kernel
+BLOCK = 256  # queries per step of the blocked kernel
 
 
 def _batched(call: AttentionCall) -> Tensor:
-    """The reference, spared a mask that forbids nothing: for few queries of many heads, which the fused kernel of a CPU
-    takes one by one."""
+    """The reference kernel without a mask that forbids nothing, for few queries of many heads, which the fused CPU
+    kernel processes one by one."""
     last = call.query.shape[2] == 1 and call.offset + 1 >= call.key.shape[2]
     if last and all(isinstance(part, Causal) for part in call.mask.parts):
         call = replace(call, mask=NO_MASK)
@@ -42,7 +43,7 @@ def _few_queries(call: AttentionCall) -> bool:
 
 
 def _bounded(call: AttentionCall) -> bool:
-    """Do a block of queries in the middle see only a part of the keys, so that blocks pay?"""
+    """Whether a block of queries in the middle sees only a part of the keys, so that blocks pay."""
     n_keys = call.key.shape[2]
     middle = n_keys // 2
     low, high = call.mask.key_range(middle, middle + 1, n_keys)
@@ -50,7 +51,8 @@ def _bounded(call: AttentionCall) -> bool:
 
 
 def _blocked(call: AttentionCall) -> Tensor:
-    """A few queries at a time against the keys they can reach: time and memory linear in the length for windows."""
+    """Attend a block of queries at a time to the keys that it can reach: time and memory are linear in the length for
+    windows."""
     n_query, n_key = call.query.shape[2], call.key.shape[2]
     outputs = []
     for first in range(0, n_query, BLOCK):
@@ -75,10 +77,10 @@ def _blocked(call: AttentionCall) -> Tensor:
 
 
 def _banded(call: AttentionCall) -> Tensor:
-    """The blocks of `_blocked` as one batch: each block's keys are copied out, and one call answers them all.
+    """The blocks of `_blocked` as one batch: the keys of each block are copied, and one call attends to all of them.
 
-    A GPU is done with a block sooner than with being told about it. And the gradient of a slice is a tensor of the
-    whole length, so that one slice a block makes the backward pass quadratic; here there are three at most.
+    A GPU computes a block faster than it launches a kernel. The gradient of a slice is a tensor of the full length, so
+    that one slice per block would make the backward pass quadratic; this function takes at most three slices.
     """
     left, right = _span(call)
     length = call.query.shape[2]
@@ -100,8 +102,7 @@ def _banded(call: AttentionCall) -> Tensor:
 
 def _bands(call: AttentionCall, n: int, left: int, right: int) -> list[tuple[int, int, Tensor]]:
     """Runs of blocks with the mask of each [1 or B·blocks, 1, BLOCK, width]. Inside a row without padding all blocks
-    share one; those whose keys would lie outside the row, or may be padding, have their own.
-    """
+    share one mask. Blocks whose keys may lie outside the row or be padding have their own."""
     batch, _, length, _ = call.query.shape
     device, width = call.query.device, left + BLOCK + right
     ahead = torch.arange(width, device=device) - left - torch.arange(BLOCK, device=device)[:, None]
@@ -124,7 +125,7 @@ def _bands(call: AttentionCall, n: int, left: int, right: int) -> list[tuple[int
 
 
 def _span(call: AttentionCall) -> tuple[int, int]:
-    """How far a window lets queries see to either side."""
+    """How far a window extends to the left and to the right of a query."""
     windows = [part for part in call.mask.parts if isinstance(part, Window)]
     causal = any(isinstance(part, Causal) for part in call.mask.parts)
     length = call.key.shape[2]
@@ -140,9 +141,8 @@ def _can_band(call: AttentionCall) -> bool:
 
 
 def _tiled(call: AttentionCall) -> Tensor:
-    """Blocks of an image, each with its memory, as so many heads of one call: what is forbidden is the same for all
-    images, and its table is of the size of a block times its memory.
-    """
+    """Attend to the blocks of an image, each with its memory, as additional heads of one call. All images have the same
+    mask, whose table is as large as a block times its memory."""
     blocks = next(part for part in call.mask.parts if isinstance(part, BlockLocal2D))
     around, n_heads, length = blocks.surroundings, call.query.shape[1], call.query.shape[2]
     assert around is not None
@@ -170,7 +170,8 @@ def _can_tile(call: AttentionCall) -> bool:
 
 
 def _regrouped(call: AttentionCall) -> Tensor:
-    """Dilation as a window: tokens of one remainder modulo the step see only each other, and there are neighbors."""
+    """Dilation as a window: tokens with the same remainder modulo the step attend only to each other and are made
+    neighbors."""
     dilated = next(part for part in call.mask.parts if isinstance(part, Dilated))
     step, length = dilated.step, call.query.shape[2]
     batch, spare = call.query.shape[0], -length % dilated.step
@@ -186,7 +187,7 @@ def _regrouped(call: AttentionCall) -> Tensor:
             mask = mask & Padding(real.transpose(1, 2).flatten(0, 1))
         elif isinstance(part, Causal):
             mask = mask & part
-    if spare and len(call.mask.parts) == 1:  # neither a mask of real keys nor a ban on the future hides the filling
+    if spare and len(call.mask.parts) == 1:  # no part of the mask hides the added padding
         real = length > torch.arange(length + spare, device=call.query.device).view(-1, step).T
         mask = mask & Padding(real.repeat(batch, 1))
     query, key, value = group(call.query), group(call.key), group(call.value)
@@ -211,11 +212,11 @@ def _long(call: AttentionCall) -> bool:
 
 
 def _per_row(call: AttentionCall) -> Tensor:
-    """Packed rows one by one: no work at the padding, no mask for it. Best where a call is cheap (CPU)."""
+    """Attend to packed rows one by one: no work at the padding and no mask. Best if a call is cheap (CPU)."""
     packed = call.packed
     assert packed is not None
     sizes = (packed.query.sizes, packed.key.sizes)
-    if all(len(set(size)) == 1 and size[0] > 0 for size in sizes):  # equal rows are one batch
+    if all(len(set(size)) == 1 and size[0] > 0 for size in sizes):  # rows of equal length are one batch
         batch = packed.query.batch
         query, key, value = (
             x.view(x.shape[1], batch, -1, x.shape[3]).transpose(0, 1) for x in (call.query, call.key, call.value)
@@ -235,7 +236,7 @@ def _per_row(call: AttentionCall) -> Tensor:
 
 
 def _repad(call: AttentionCall) -> Tensor:
-    """Packed rows padded for attention alone: the projections around it still skip the padding."""
+    """Pad packed rows for attention only: the projections around it still skip the padding."""
     packed = call.packed
     assert packed is not None
     out = sdpa(repadded(call, packed))  # [B, H, T, v]
@@ -253,7 +254,7 @@ def _varlen(call: AttentionCall) -> Tensor:
         x[0].transpose(0, 1) for x in (call.query, repeat_kv(call.key, n_heads), repeat_kv(call.value, n_heads))
     )
     lengths = (packed.query.starts, packed.key.starts, max(packed.query.sizes), max(packed.key.sizes))
-    window = (-1, 0) if call.mask_without_packing.parts else (-1, -1)  # (-1, 0): all of the past, nothing of the future
+    window = (-1, 0) if call.mask_without_packing.parts else (-1, -1)  # (-1, 0): causal
     out = varlen_attn(query, key, value, *lengths, scale=call.scale, window_size=window)
     assert isinstance(out, Tensor)
     return out.transpose(0, 1).unsqueeze(0)
@@ -268,7 +269,8 @@ def _can_varlen(call: AttentionCall) -> bool:
 
 
 def _flash_causal(call: AttentionCall) -> bool:
-    """Flash attention lines causal rows up at their ends, we at their beginnings: the same where lengths are."""
+    """Whether flash attention gives the same result: it aligns causal rows at their ends, this library at their
+    beginnings, which is the same for rows of equal length."""
     packed = call.packed
     same = packed is not None and packed.query.sizes == packed.key.sizes
     return not call.mask_without_packing.parts or (
@@ -288,7 +290,8 @@ _HAS_VARLEN = torch.cuda.is_available() and _has_varlen()
 
 
 def _single(call: AttentionCall) -> Tensor:
-    """One query a row over a cache of fixed size, of which only the filled columns are read (CUDA; see steady.py)."""
+    """Attention of one query per row to a static cache, of which only the filled columns are read (CUDA; see
+    static_cache.py)."""
     from anyformer.fast.triton_decode import single_query
 
     mask = call.mask
@@ -315,7 +318,8 @@ def _always(call: AttentionCall) -> bool:
 
 
 def _long_rows_on_cpu(call: AttentionCall) -> bool:
-    """Below about 16 tokens a row, calling once a row costs more than padding does."""
+    """Whether rows are long enough for one call per row: below about 16 tokens a row, it costs more than padding
+    does."""
     rows = call.packed.query.batch if call.packed is not None else 1
     return not call.query.is_cuda and call.query.shape[2] >= 16 * rows
 
@@ -335,9 +339,9 @@ KERNELS |= {**{kernel.name: kernel for kernel in FAST}, **{name: KERNELS.pop(nam
 
 
 def choose(call: AttentionCall) -> Kernel | None:
-    """None: the core's own. Short keys on a CPU leave one question, so that decoding need not ask around."""
+    """Return a kernel, or None for the reference. Short keys on a CPU take one test, so that decoding is not slowed."""
     if torch.compiler.is_compiling() and not call.key.is_cuda:
-        return None  # a choice by length would become a guard
+        return None  # torch.compile would add a guard on the length
     if call.key.shape[2] < 2 * BLOCK and call.key.is_cpu and call.packed is None:
         return KERNELS["batched"] if call.score is None and _few_queries(call) else None
     return next((kernel for kernel in FAST if kernel.can(call) and kernel.pays(call)), None)

@@ -1,4 +1,4 @@
-"""Parts whose gradients are computed by kernels of our own in compiled training steps on a GPU."""
+"""Modules whose gradients are computed by our own kernels in compiled training steps on a GPU."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from anyformer.fast.device import MOST_PARTS, is_hooked
 from anyformer.fast.gpu_linear import GPUFeedForward
 from anyformer.fast.swap import plain_class
 
-GELUS = {"gelu": False, "gelu_tanh": True}  # whether it is the one by tanh
+GELUS = {"gelu": False, "gelu_tanh": True}  # name -> whether it is the tanh approximation
 
 
 class CompiledAttention(Attention):
-    """The gradients of query, key and value are joined by one kernel."""
+    """Attention that joins the gradients of query, key and value with one kernel."""
 
     def project_fused(self, linear: nn.Module, x: Tensor) -> tuple[Tensor, ...]:
         from anyformer.fast.triton_training import linear_parts, pays
@@ -30,7 +30,7 @@ class CompiledAttention(Attention):
 
 
 class CompiledFeedForward(GPUFeedForward):
-    """The gradients of GELU and of the bias before it are computed by one kernel."""
+    """Feed-forward network that computes the gradients of GELU and of the bias before it with one kernel."""
 
     def hidden(self, x: Tensor) -> Tensor:
         from anyformer.fast.triton_training import linear_gelu, linear_parts, pays
@@ -49,7 +49,7 @@ class CompiledFeedForward(GPUFeedForward):
 
 
 def compiled_parts(model: nn.Module) -> Iterator[tuple[nn.Module, type[nn.Module]]]:
-    """For `swapped`: attentions and feed-forward networks without hooks."""
+    """Pairs for `swapped`: attentions and feed-forward networks without hooks."""
     for module in list(model.modules()):
         hooked = any(is_hooked(child) for child in module.children())
         if type(module) is Attention and not hooked:

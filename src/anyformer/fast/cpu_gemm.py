@@ -1,4 +1,4 @@
-"""Products with a matrix that no longer changes, on a CPU: laid out for oneDNN, or in 8-bit whole numbers."""
+"""Matrix products on a CPU with constant weights, in oneDNN's layout or in int8."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from torch import Tensor
 from anyformer.errors import InputError
 from anyformer.fast.weight_copies import Copy
 
-# Activations that a packed product can end with: oneDNN's name, and which of its two ways.
+# Activations that a packed product can apply to its result: oneDNN's name, and its variant of the activation.
 EPILOGUES = {None: ("none", ""), "relu": ("relu", ""), "gelu": ("gelu", "none"), "gelu_tanh": ("gelu", "tanh")}
 
 
 class PackedWeight(Copy):
-    """A copy of a float32 matrix in the layout that oneDNN likes for about so many rows; the numbers are the same."""
+    """A copy of a float32 matrix in oneDNN's layout for about `rows` rows; the numbers are the same."""
 
     def __init__(self, weight: Tensor, rows: int) -> None:
         super().__init__(weight)
@@ -23,7 +23,7 @@ class PackedWeight(Copy):
         self.rows = rows
 
     def holds(self, *weights: Tensor) -> bool:
-        """As for every copy; asked at each product, so it is quick."""
+        """As `Copy.holds`, without a loop, since it runs before each product."""
         (weight,) = weights
         return weight is self.weights[0] and weight._version == self.versions[0]
 
@@ -39,23 +39,25 @@ class PackedWeight(Copy):
 
 
 class Int8Weight:
-    """A matrix as whole numbers from -127 to 127 with a scale for each of its rows, and inputs the same way.
+    """A matrix as integers from -127 to 127 with one scale per row; inputs are quantized in the same way, with one
+    scale per token.
 
-    A weight is off by at most half a step, 1/254 of the largest in its row; so is a feature, of the largest of its
-    token. Each token has a scale of its own, so its result does not depend on its neighbors in the batch.
+    The error of a weight is at most half a step, 1/254 of the largest absolute weight in its row; the error of a
+    feature is at most 1/254 of the largest in its token. Scales per token make results independent of the other rows of
+    the batch.
     """
 
-    TINY = 1e-30  # a token of zeros has a scale too
+    TINY = 1e-30  # so that the scale of a token of zeros is not 0
 
     def __init__(self, weight: Tensor) -> None:
         check_int8()
         scales = (weight.abs().amax(dim=1) / 127).clamp(min=self.TINY).double()
         zeros = torch.zeros(len(scales), dtype=torch.long)
-        with warnings.catch_warnings():  # PyTorch announces a successor that has no such kernel yet
+        with warnings.catch_warnings():  # PyTorch warns of a successor that does not have this kernel yet
             warnings.simplefilter("ignore")
             whole = torch.quantize_per_channel(weight, scales, zeros, 0, torch.qint8)
             self.matrix = torch.ops.quantized.linear_prepack(whole, None)
-        # Without VNNI the sums of two products are kept in 16 bits, where full 8-bit inputs would overflow.
+        # Without VNNI, sums of two products are kept in 16 bits, which full 8-bit inputs would overflow.
         self.levels = 127 if torch.cpu._is_vnni_supported() else 63
 
     def __call__(self, x: Tensor, bias: Tensor | None) -> Tensor:
@@ -66,7 +68,7 @@ class Int8Weight:
             raise InputError(
                 "No gradient goes through int8 weights; load the model without them to train or explain it."
             )
-        if x.numel() == x.shape[-1]:  # one token: its scale can be handed over
+        if x.numel() == x.shape[-1]:  # one token has one scale
             result = self._multiply(x, max(float(x.abs().amax()), self.TINY) / self.levels)
             return result if bias is None else result.add_(bias)
         largest = x.abs().amax(dim=-1, keepdim=True).clamp_(min=self.TINY)
@@ -74,17 +76,17 @@ class Int8Weight:
         return result.mul_(largest) if bias is None else torch.addcmul(bias, result, largest, out=result)
 
     def _multiply(self, x: Tensor, step: float) -> Tensor:
-        """The product with x rounded to whole steps, which are counted from `levels` + 1 as unsigned numbers."""
+        """Multiply with x rounded to whole steps, which are stored as unsigned integers from `levels` + 1."""
         with _plain():
             result: Tensor = _whole_product(x, step, self.levels + 1, self.matrix)
         return result
 
 
-# The operators themselves: to look one up at every call costs as much as a small product.
+# The operators are looked up once: a lookup at every call costs as much as a small product.
 _whole_product = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default._op
 _packed_product = torch.ops.mkldnn._linear_pointwise.default._op
 
-# Without it, every call asks the packed matrix for a method it lacks, and the exception costs more than the product.
+# Without it, every call looks up a missing method of the packed matrix, and the exception costs more than the product.
 _plain = torch._C.DisableTorchFunctionSubclass
 
 

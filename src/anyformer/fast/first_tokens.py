@@ -1,4 +1,4 @@
-"""A last block that computes only the tokens that are read: those of a class, at the front."""
+"""A last block that computes only the tokens that the heads read: those of a class, at the front."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from anyformer.fast.residual import settle
 
 @dataclass(eq=False)
 class Readers:
-    """The heads that read a stage, as they are at each pass: they may be replaced."""
+    """The heads that read a stage. They are looked up at each pass, since they may be replaced."""
 
     model: Any
     stage: str
 
     def n_first(self) -> int | None:
-        """How many tokens at the front they read; None: all of them, or a hook after the last block sees all."""
+        """Number of tokens at the front that the heads read; None if they read all, or if a hook after the last block
+        sees all."""
         stack = self.model.stages[self.stage].stack
         if any(module is not None and is_hooked(module) for module in (stack, stack.final_norm)):
             return None
@@ -32,8 +33,8 @@ class Readers:
 
 
 class FirstTokensBlock(Block):
-    """Attention of the first tokens to all, then what is done to each of them alone; all tokens while a tap or a hook
-    watches."""
+    """A block that attends from the first tokens to all, and transforms only the first tokens. It computes all tokens
+    if a tap or a hook watches."""
 
     _readers: Readers
 
@@ -51,14 +52,14 @@ class FirstTokensBlock(Block):
         return tokens
 
     def narrows(self, tokens: Tokens) -> bool:
-        """Whether the first tokens can be computed alone, with the same numbers."""
+        """Whether the first tokens can be computed alone with the same numbers."""
         plain = tokens.mask is None and tokens.packing is None and tokens.pos_embed is None and tokens.encoding is None
         drops = self.training and any(_drops(sublayer) for sublayer in self.sublayers.values())
         return plain and not drops and not any(is_hooked(module) for module in self.modules())
 
 
 def fits(block: Block) -> bool:
-    """Plain attention among the tokens, then networks that take each token by itself."""
+    """Whether the block is plain self-attention followed by networks that process each token separately."""
     attention, *rest = block.sublayers.values()
     if block.parallel or any(isinstance(s.norm, MaskedBatchNorm1d) for s in block.sublayers.values()):
         return False

@@ -1,4 +1,4 @@
-"""Batch norms worked into the convolutions before them, for inference."""
+"""Batch norms folded into the convolutions before them, for inference."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from anyformer.fast.swap import plain_class, swap
 from anyformer.fast.weight_copies import Copy
 from anyformer.layers.resnet import ConvNormAct
 
-PARTS = ("weight", "bias", "running_mean", "running_var")  # of a batch norm
+PARTS = ("weight", "bias", "running_mean", "running_var")  # tensors of a batch norm
 
 
 class FoldedConvNormAct(ConvNormAct):
-    """Keeps one convolution that does what its own and the norm do. Changed weights are folded again."""
+    """A convolution, norm and activation that computes convolution and norm as one convolution. Changed weights are
+    folded again."""
 
     _folded: FoldedConv | None = None
     on_use = False  # whether to fold at the first use

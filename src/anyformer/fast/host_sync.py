@@ -1,5 +1,6 @@
-"""What a step looks at on the host. A step that is recorded once and replayed must do the same whatever its values are:
-it may not read a number back, make a size follow from values, draw on the host, or bring something from there."""
+"""Detect operations that make a step depend on the host. A step that is captured once and replayed must do the same for
+all values: it must not read a value on the host, have shapes that depend on values, draw random numbers on the host, or
+copy data from the host."""
 
 from __future__ import annotations
 
@@ -14,18 +15,18 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-# Operations that read values, or whose results are as large as the values say. `lift_fresh` is `torch.tensor(…)`: on a
-# GPU, numbers that come from the host.
+# Operations that read values, or whose result shapes depend on values. `lift_fresh` is `torch.tensor(…)`, which copies
+# numbers from the host to a GPU.
 SYNC_OPS = frozenset(
     "_local_scalar_dense nonzero nonzero_static masked_select masked_scatter_backward _unique unique_dim _unique2"
     " unique_consecutive bincount repeat_interleave equal lift_fresh _pin_memory".split()
 )
 INDEXING = frozenset("index index_put index_put_ _unsafe_index _unsafe_index_put _index_put_impl_".split())
-SYNCHRONISING = "called a synchronizing CUDA operation"  # PyTorch's warning
+SYNCHRONIZING = "called a synchronizing CUDA operation"  # part of PyTorch's warning
 
 
 class HostSyncDetector(TorchDispatchMode):
-    """Notes the operations by which a step would depend on more than the shapes of what it is given."""
+    """Records the operations that make a step depend on more than the shapes of its inputs."""
 
     def __init__(self, found: list[str]) -> None:
         super().__init__()
@@ -50,7 +51,8 @@ def _sized(name: str, kwargs: Mapping[str, Any]) -> bool:
 
 
 def _chooses(args: Sequence[Any]) -> bool:
-    """A mask as an index picks as many as it holds; one value at all of them is filled in without counting."""
+    """Whether a mask selects elements, so that the result's shape depends on values. Filling masked elements with one
+    value does not."""
     masks = [one for one in args[1] if isinstance(one, Tensor) and one.dtype in (torch.bool, torch.uint8)]
     filled = len(args) > 2 and isinstance(args[2], Tensor) and args[2].numel() == 1
     return bool(masks) and not filled
@@ -63,23 +65,23 @@ def _moves(args: Sequence[Any], made: Any) -> bool:
 
 @contextmanager
 def detect_host_syncs(device: torch.device, inside: bool = True) -> Iterator[list[str]]:
-    """A list that has, afterwards, what the step looked at. `inside` off: a compiled step, whose operations are its own
-    affair; what the device and the host's generators notice is noted all the same."""
+    """Yield a list that contains, after the block, the dependencies on the host. If `inside` is False, as for a
+    compiled step, only synchronization and random numbers are detected, not single operations."""
     found: list[str] = []
-    before = _chance() if device.type == "cuda" else None
-    with _synchronising(device, found):
+    before = _generator_states() if device.type == "cuda" else None
+    with _synchronizing(device, found):
         if inside:
             with HostSyncDetector(found):
                 yield found
         else:
             yield found
-    if before is not None and before != _chance():
+    if before is not None and before != _generator_states():
         found.append("a draw on the host")
 
 
 @contextmanager
-def _synchronising(device: torch.device, found: list[str]) -> Iterator[None]:
-    """PyTorch warns of operations for which the host waits; the step goes on as if nothing were."""
+def _synchronizing(device: torch.device, found: list[str]) -> Iterator[None]:
+    """Record PyTorch's warnings about operations that synchronize with the host."""
     if device.type != "cuda":
         yield
         return
@@ -91,10 +93,10 @@ def _synchronising(device: torch.device, found: list[str]) -> Iterator[None]:
             yield
         finally:
             torch.cuda.set_sync_debug_mode(mode)
-    found += ["a wait for the device" for one in said if SYNCHRONISING in str(one.message)]
+    found += ["a wait for the device" for one in said if SYNCHRONIZING in str(one.message)]
 
 
-def _chance() -> tuple[bytes, Any, str, bytes]:
-    """Where the host's generators stand."""
+def _generator_states() -> tuple[bytes, Any, str, bytes]:
+    """States of the host's random number generators."""
     name, keys, *rest = np.random.get_state(legacy=True)
     return torch.get_rng_state().numpy().tobytes(), random.getstate(), f"{name} {rest}", np.asarray(keys).tobytes()

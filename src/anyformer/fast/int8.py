@@ -1,4 +1,4 @@
-"""Matrices in 8-bit whole numbers, on a CPU."""
+"""Matrices quantized to int8, on a CPU."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from anyformer.fast.cpu_gemm import Int8Weight
 from anyformer.fast.packed import PackedFusedLinear, PackedLinear
 from anyformer.fast.swap import restore, swap
 
-WEIGHTS = ("int8",)  # what matrices can be turned into
+WEIGHTS = ("int8",)  # supported types of quantized weights
 
 
 class Int8Linear(Linear):
-    """The matrix in 8 bits, without the weights themselves."""
+    """A linear layer that keeps the int8 matrix only, without the original weights."""
 
     quantized = True
     _int8: Int8Weight
@@ -48,7 +48,7 @@ class Int8FusedLinear(FusedLinear, Int8Linear):
 
 
 def quantize(model: Any, weights: str) -> None:
-    """Round the matrices below the stages' stacks and the heads."""
+    """Quantize the matrices in the stages' stacks and in the heads."""
     if weights not in WEIGHTS:
         known = f"{', '.join(WEIGHTS)}.{nearest(weights, WEIGHTS)}"
         raise ConfigError(f'weights can be {known} "{weights}" is something else.')
@@ -59,7 +59,7 @@ def quantize(model: Any, weights: str) -> None:
         for module in part.modules():
             if type(module) in (PackedLinear, PackedFusedLinear):
                 restore(module)
-                module.__dict__.pop("_packed", None)  # it holds the weights
+                module.__dict__.pop("_packed", None)  # it keeps a copy of the weights
             if type(module) in (Linear, FusedLinear):
                 module._int8 = Int8Weight(module.weight.detach())
                 module.register_parameter("weight", None)

@@ -1,4 +1,5 @@
-"""Products on a CPU with weights laid out for oneDNN: twice the bandwidth at one row, for a copy of the weights."""
+"""Matrix products on a CPU with weights in oneDNN's layout: twice the bandwidth at one row, for a copy of the
+weights."""
 
 from __future__ import annotations
 
@@ -12,13 +13,14 @@ from anyformer.core.linear import FusedLinear, Linear
 from anyformer.fast.cpu_gemm import EPILOGUES, PackedWeight
 from anyformer.fast.device import is_hooked
 
-SMALL = 2**20  # weights of a matrix below which one row alone is multiplied faster as it lies than packed
+SMALL = 2**20  # number of weights below which a product of one row is faster without packing
 
 
 class PackedLinear(Linear):
-    """Keeps a packed copy of its matrix for inference in float32. A changed matrix is packed again."""
+    """A linear layer that keeps a packed copy of its matrix for inference in float32. A changed matrix is packed
+    again."""
 
-    packed_rows = 1024  # products are made for about so many rows
+    packed_rows = 1024  # the number of rows that the layout is chosen for
     on_use = False  # whether to pack at the first product
     _packed: PackedWeight | None = None
 
@@ -29,8 +31,8 @@ class PackedLinear(Linear):
         return packed(x, self.bias if bias is None else bias)
 
     def layout(self, x: Tensor) -> PackedWeight | None:
-        """The packed matrix, if it pays for this input. It has a fixed cost that a small matrix does not win back at
-        one row."""
+        """The packed matrix if it pays for this input, else None. Its fixed cost is too high for one row of a small
+        matrix."""
         if torch.is_grad_enabled() or x.dtype != torch.float32 or not x.is_cpu:
             return None
         if self._packed is None and not (self.on_use and not self.training):
@@ -58,11 +60,11 @@ class PackedLinear(Linear):
         return super().train(mode)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
-        self._packed = None  # another device or type
+        self._packed = None  # device or dtype changed
         return super()._apply(fn, recurse)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_packed": None}  # a copy of the module packs its own
+        return {**self.__dict__, "_packed": None}  # a copy of the module packs its own weights
 
 
 class PackedFusedLinear(FusedLinear, PackedLinear):
@@ -71,7 +73,7 @@ class PackedFusedLinear(FusedLinear, PackedLinear):
 
 
 class PackedFeedForward(FeedForward):
-    """The activation goes along with the first product."""
+    """Feed-forward network whose activation is fused with the first product."""
 
     def hidden(self, x: Tensor) -> Tensor:
         up = None if self.config.gated else self.up

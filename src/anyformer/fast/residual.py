@@ -1,9 +1,9 @@
-"""Residual sums made together with what follows or precedes them, for captured decode steps and compiled training on a
+"""Residual sums fused with the operations before or after them, for captured decode steps and compiled training on a
 GPU.
 
-Between sublayers the residual stream is a `Pending` sum: the norm that reads it next computes sum and norm in one
-kernel. At one row the norm goes with the product after it, and the sum with the product before it. Block and Stack stay
-as they are: the order of sublayers is written once, in the core.
+Between sublayers the residual stream is a `Pending` sum: the next norm computes sum and norm in one kernel. For a
+single row, the norm is fused with the product after it, and the sum with the product before it. Block and Stack are
+unchanged: the order of sublayers is defined once, in the core.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from anyformer.layers.wrappers import FinalDropoutStack, NormedStack, RefiningSt
 
 
 class Kernels(NamedTuple):
-    """Those of decoding or those of training; a test hands in plain ones."""
+    """The kernels of decoding or training; tests pass plain functions."""
 
     can_add_norm: Callable[[Tensor, nn.Module], bool]
     add_norm: Callable[[Tensor, Tensor, nn.Module], tuple[Tensor, Tensor]]  # x + y, norm(x + y)
     # (x, weight, bias, norm, activation, add) -> act(W norm(x) + b) + add at one row, and whether that can be done
     linear: Callable[..., Tensor] | None = None
     can_linear: Callable[..., bool] | None = None
-    # add_norm for a sum that nothing else reads
+    # add_norm for a sum that no other operation reads
     norm_of_sum: Callable[[Tensor, Tensor, nn.Module], tuple[Tensor, Tensor]] | None = None
 
 
 @dataclass(slots=True)
 class Pending:
-    """x + y, not computed yet."""
+    """The sum x + y, not yet computed."""
 
     x: Tensor
     y: Tensor
@@ -55,13 +55,13 @@ class Pending:
 
 
 class Summed(NamedTuple):
-    """A contribution that the residual stream is in already."""
+    """A contribution that already includes the residual stream."""
 
     x: Tensor
 
 
 def settle(tokens: Tokens) -> Tokens:
-    """The tokens with their sum computed."""
+    """Return the tokens with their pending sum computed."""
     x: Any = tokens.x
     if not isinstance(x, Pending):
         return tokens
@@ -88,7 +88,7 @@ class FusedSublayer(Sublayer):
         return Summed(self._product(self._hidden(part, tokens.x), part.down, add=tokens.x))
 
     def _takes_row(self, tokens: Tokens) -> bool:
-        """Whether norm and sum go with the products."""
+        """Whether norm and sum are fused with the products."""
         can, x = self.kernels.can_linear, tokens.x.x if isinstance(tokens.x, Pending) else tokens.x
         plain = self.order == "pre" and self.norm is not None and not self.training
         plain = plain and self.layer_scale is None and self.post_norm is None
@@ -98,7 +98,7 @@ class FusedSublayer(Sublayer):
             return False
         names = ("qkv", "query", "kv", "gate_up", "up", "down", "out")
         layers = {name: getattr(self.part, name) for name in names if hasattr(self.part, name)}
-        # A tool may have put a layer of its own in the place of one, such as an adapter.
+        # A layer may have been replaced by a tool, for example with an adapter.
         if not all(isinstance(layer, Linear) for layer in layers.values()):
             return False
         ends = {"up": self.part.config.activation} if "up" in layers else {}  # type: ignore[union-attr]
@@ -106,7 +106,7 @@ class FusedSublayer(Sublayer):
 
     @property
     def _watched(self) -> bool:
-        """Whether somebody looks at the model, who is shown sums and products as they are."""
+        """Whether taps watch the model: then sums and products are computed separately."""
         return bool(getattr(innermost(self.part), "taps", NO_TAPS).watched)
 
     def _product(
@@ -159,7 +159,7 @@ class FusedSublayer(Sublayer):
 
 
 class SettlingBlock(Block):
-    """A block that is not fused, among others that are."""
+    """A block that is not fused in a stack with fused blocks: it computes pending sums first."""
 
     def forward(self, tokens: Tokens, memory: Tokens | None = None, cache: Cache | None = None) -> Tokens:  # type: ignore[override]
         return super().forward(settle(tokens), memory, cache)
@@ -200,7 +200,8 @@ FUSED: dict[type[nn.Module], type[FusedStack]] = {
 
 
 def fused(model: nn.Module) -> Iterator[tuple[nn.Module, type[nn.Module]]]:
-    """For `swapped`: stacks of plain blocks without hooks. Sublayers of other classes and parallel blocks stay."""
+    """Pairs for `swapped`: stacks of plain blocks without hooks. Sublayers of other classes and parallel blocks are not
+    fused."""
     stacks = [module for module in model.modules() if isinstance(module, Stack) and type(module) in FUSED]
     for stack in stacks:
         blocks = list(stack.blocks)

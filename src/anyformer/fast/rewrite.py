@@ -1,4 +1,4 @@
-"""Which modules are swapped for faster ones, and when. Numbers stay, but for rounding."""
+"""Swap modules for faster ones before inference, training and decoding. Results are equal up to rounding."""
 
 from __future__ import annotations
 
@@ -29,12 +29,13 @@ ON_GPU: Classes = {Linear: GPULinear, FusedLinear: GPUFusedLinear, FeedForward: 
 LASTING = {*ON_CPU.values(), *ON_GPU.values(), FirstTokensBlock, FoldedConvNormAct}
 
 
-PACKED_BYTES = 2**31  # models up to this size keep a second, packed copy of their matrices without being asked
-PACKED_ROWS = 64  # the layout for products of about so many rows costs little at one row
+PACKED_BYTES = 2**31  # the largest model for which matrices are packed automatically, since packing needs a second copy
+PACKED_ROWS = 64  # a layout for about so many rows costs little at one row
 
 
 def optimize(model: nn.Module, rows: int) -> None:
-    """Prepare for inference: products, folded batch norms, and last blocks that compute what is read."""
+    """Prepare for inference: faster linear layers, folded batch norms, and last blocks that compute only the tokens
+    read."""
     optimize_products(model, rows)
     for module in list(model.modules()):
         if isinstance(module, ConvNormAct):
@@ -43,7 +44,7 @@ def optimize(model: nn.Module, rows: int) -> None:
 
 
 def optimize_on_use(model: nn.Module) -> None:
-    """The same; weights are copied when they are first used."""
+    """As `optimize`, but weights are copied when they are first used."""
     size = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
     if next(model.parameters()).device.type != "cpu" or size <= PACKED_BYTES:
         optimize_products(model, None)
@@ -67,13 +68,13 @@ def narrow_last_blocks(model: nn.Module) -> None:
 
 
 def optimize_products(model: nn.Module, rows: int | None) -> None:
-    """Swap linear layers for those of the device. On a CPU pack their weights for products of about so many rows; None:
-    when they are first used."""
+    """Swap linear layers for those of the device. On a CPU, pack their weights for products of about `rows` rows; None
+    packs them at their first use."""
     kind = next(model.parameters()).device.type
     classes: Classes = {"cpu": ON_CPU, "cuda": ON_GPU}.get(kind, {})
     for module in list(model.modules()):
         if type(module) in LASTING and plain_class(module) in ON_CPU and type(module) not in classes.values():
-            restore(module)  # the model has moved
+            restore(module)  # the model has moved to another device
         if type(module) in classes:
             swap(module, classes[type(module)])
         if isinstance(module, PackedLinear) and rows is None:
@@ -83,7 +84,7 @@ def optimize_products(model: nn.Module, rows: int | None) -> None:
 
 
 def restore_all(model: nn.Module) -> None:
-    """Give every module its own class back."""
+    """Restore the original class of every module."""
     for module in list(model.modules()):
         while type(module) in LASTING:
             restore(module)
@@ -92,7 +93,7 @@ def restore_all(model: nn.Module) -> None:
 
 
 def last_blocks(model: Any) -> Iterator[tuple[Block, Readers]]:
-    """Last blocks that nobody but heads reads, and those, who take the first tokens alone."""
+    """Yield last blocks that only heads read, with the heads that read only the first tokens."""
     for name, stage in model.stages.items():
         others = {other.attends for other in model.stages.values()} | {*model.report.last.values()}
         stack = stage.stack
@@ -107,9 +108,9 @@ def last_blocks(model: Any) -> Iterator[tuple[Block, Readers]]:
 
 @contextmanager
 def training(model: nn.Module, compiled: bool) -> Iterator[None]:
-    """While a model is trained: last blocks compute what is read; compiled steps on a GPU have kernels of their own."""
+    """Context of training: last blocks compute only the tokens read; compiled steps on a GPU use our own kernels."""
     if next(model.parameters()).is_cuda:
-        optimize_products(model, 0)  # now, since compiled steps depend on the classes of modules
+        optimize_products(model, 0)  # before compiling, since compiled steps depend on the classes of modules
     pairs: list[tuple[nn.Module, type[nn.Module]]] = []
     for block, readers in last_blocks(model):
         if type(block) is Block:
@@ -127,7 +128,7 @@ def training(model: nn.Module, compiled: bool) -> Iterator[None]:
 
 @contextmanager
 def decoding(model: nn.Module) -> Iterator[None]:
-    """While a decode step is captured."""
+    """Context of capturing a decode step."""
     from anyformer.fast.triton_decode import add_norm, can_add_norm, can_multiply, vector_linear
 
     kernels = residual.Kernels(can_add_norm, add_norm, vector_linear, can_multiply, partial(add_norm, keep=False))
@@ -137,7 +138,7 @@ def decoding(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def fused_residuals(model: nn.Module, kernels: residual.Kernels) -> Iterator[None]:
-    """Sums are carried by a model's stacks and computed by these kernels, which its sublayers hold as long."""
+    """Context in which stacks carry residual sums that these kernels compute."""
     pairs = list(residual.fused(model))
     sublayers = [module for module, faster in pairs if faster is residual.FusedSublayer]
     for sublayer in sublayers:

@@ -1,8 +1,8 @@
-"""A state of fixed size: what one decoding step does to it is always the same, so that the step can be recorded once
-and replayed (CUDA graphs).
+"""A cache of fixed size: a decode step does the same operations each time, so that it can be captured as a CUDA graph
+and replayed.
 
-Every row's real tokens lie side by side and end at the same column, the last one written. The column lives on the
-device, and a step moves it on. Beams leave their past where it is: a table says in which ancestor's row it lies.
+The real tokens of each row are contiguous and end at the same column, the last one written. The column index is stored
+on the device, and a step increments it. Beams do not move their past: a table stores the ancestor's row of each column.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from anyformer.core.tokens import Tokens
 from anyformer.fast.device import HAS_TRITON
 from anyformer.layers.raster import BlockLocal2D
 
-PADDED = 32  # the encoder's tokens are padded to a multiple of this, so that fewer sizes are recorded
+PADDED = 32  # encoder tokens are padded to a multiple of this, so that fewer shapes are captured
 
 
 class StaticLayerCache(SelfAttentionCache):
-    """Keys and values in buffers [rows, heads, columns, d] that are written at the state's column."""
+    """Keys and values in buffers [rows, heads, columns, d], written at the cache's current column."""
 
     def __init__(self, key: Tensor, value: Tensor, column: Tensor, fresh: list[Tensor] | None) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class StaticLayerCache(SelfAttentionCache):
         self.key, self.value = key, value
 
     def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """The kernel that reads the buffers next writes the new ones too; where there is none, they are written now."""
+        """Write the new keys and values, unless the kernel that reads the buffers next also writes them."""
         assert self.key is not None and self.value is not None
         if self.fresh is not None:
             self.fresh[:] = [key, value]
@@ -41,17 +41,19 @@ class StaticLayerCache(SelfAttentionCache):
 
 
 def has_static_kernel(some: Tensor) -> bool:
-    """Is there a kernel that follows a table of ancestors and writes what is new (gpu.py)?"""
+    """Whether a kernel is available that follows a table of ancestors and writes new keys and values
+    (triton_decode.py)."""
     return HAS_TRITON and some.is_cuda and some.dtype != torch.float64
 
 
 def supports_static_cache(own: Mask) -> bool:
-    """A mask that a run of columns can stand for, or that goes by numbers, which the columns tell."""
+    """Whether the mask can be expressed as a contiguous run of columns, or by positions, which follow from the
+    columns."""
     return all(isinstance(part, (BlockLocal2D, Causal, Window)) for part in own.parts)
 
 
 class StaticCache(Cache):
-    """Room for `columns` tokens a row in the place of a state that grew; `load` fills it from one."""
+    """A cache with room for `columns` tokens a row, filled by `load` from a dynamic cache."""
 
     def __init__(self, like: Cache, columns: int, beams: int = 1) -> None:
         super().__init__()
@@ -59,11 +61,11 @@ class StaticCache(Cache):
         some = next(layer.key for layer in grown.values() if layer.key is not None)
         rows, device = some.shape[0], some.device
         self.columns, self.beams = columns, beams
-        self.clock = torch.zeros(1 + rows, dtype=torch.long, device=device)  # moved on as one
+        self.clock = torch.zeros(1 + rows, dtype=torch.long, device=device)  # one tensor, incremented in one operation
         self.column, self.places = self.clock[:1], self.clock[1:, None]
         self.first = torch.zeros(rows, dtype=torch.long, device=device)
         self.own = torch.arange(rows, dtype=torch.int32, device=device)[:, None]
-        follows = has_static_kernel(some) and not like.numbered  # its kernel sees runs of columns only
+        follows = has_static_kernel(some) and not like.numbered  # its kernel supports runs of columns only
         self.fresh: list[Tensor] | None = [] if follows else None
         self.table = self.own.repeat(1, columns) if beams > 1 and self.fresh is not None else None
         for path, layer in grown.items():
@@ -77,11 +79,11 @@ class StaticCache(Cache):
         self.encoder_tokens = {stage: _padded(tokens) for stage, tokens in like.encoder_tokens.items()}
 
     def load(self, state: Cache) -> None:
-        """Take over what a state of the same shape remembers."""
+        """Copy the contents of a cache of the same shape."""
         n, self.uncounted = state.length, state.uncounted
-        self.length = n  # where it began: an image before the text has been read (how far it is, `column` says)
+        self.length = n  # initial length: an image before the text has been read; `column` is the current length
         order = None
-        if state.real is not None:  # real tokens to the right end of each row, in their order
+        if state.real is not None:  # move real tokens to the right end of each row, in order
             order = state.real.long().argsort(dim=1, stable=True)
         self.column.fill_(n - 1)
         self.places.copy_(torch.as_tensor(state.num_tokens(), device=self.clock.device))
@@ -107,7 +109,7 @@ class StaticCache(Cache):
                 room.mask.copy_(filled.mask)
 
     def copy_back(self, state: Cache) -> None:
-        """Hand what came since `load` back to the state that was loaded, so that rows of it can be replaced."""
+        """Write what was appended since `load` back to the dynamic cache, so that its rows can be replaced."""
         n = state.length = int(self.column) + 1
         state.real = torch.arange(n, device=self.first.device) >= self.first[:, None]
         for path, mine in self.layers.items():
@@ -117,7 +119,7 @@ class StaticCache(Cache):
                 layer.first, layer.length = 0, n
 
     def evict_rows(self, rows: Tensor) -> None:
-        """Nothing of these rows is needed any more; they count from the next column on."""
+        """Discard the contents of these rows; they are empty until the next column."""
         self.places.index_fill_(0, rows, 0)
         self.first.index_copy_(0, rows, (self.column + 1).expand(len(rows)))
 
@@ -136,7 +138,7 @@ class StaticCache(Cache):
             self.table.index_copy_(1, self.column, self.own)
 
     def reorder(self, rows: Tensor, memory: bool = True) -> None:
-        """Rows change places within a source's beams, so that nothing but their own past moves."""
+        """Reorder rows within the beams of a source; only their own past is reindexed."""
         if self.table is not None:
             self.table.copy_(self.table.index_select(0, rows))
             return
@@ -147,7 +149,7 @@ class StaticCache(Cache):
 
 
 def shape_key(state: Cache) -> tuple[Any, ...]:
-    """Everything about a state that a recorded step depends on, besides how much of it is filled."""
+    """The properties of a cache that a captured step depends on, except how much of it is filled."""
     found: list[Any] = [state.uncounted]
     for layer in state.layers.values():
         assert isinstance(layer, (SelfAttentionCache, CrossAttentionCache))
@@ -165,13 +167,13 @@ def _given(layer: SelfAttentionCache | CrossAttentionCache) -> tuple[Tensor, Ten
 
 
 def _pad(x: Tensor, dim: int) -> Tensor:
-    """To a multiple of PADDED along a dimension, with zeros."""
+    """Pad a dimension with zeros to a multiple of PADDED."""
     spare = -x.shape[dim] % PADDED
     return x if not spare else torch.cat([x, x.new_zeros(*x.shape[:dim], spare, *x.shape[dim + 1 :])], dim=dim)
 
 
 def _padded(tokens: Tokens) -> Tokens:
-    """An encoder's tokens in buffers of their own, always with a mask where they were padded."""
+    """Copy an encoder's tokens to buffers of their own, with a mask if they were padded."""
     mask = tokens.mask
     if mask is None and tokens.x.shape[1] % PADDED:
         mask = torch.ones(tokens.x.shape[:2], dtype=torch.bool, device=tokens.x.device)

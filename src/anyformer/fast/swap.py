@@ -1,4 +1,4 @@
-"""A module takes a faster subclass of its own class, in place, and gives it back."""
+"""Swap a module's class in place for a faster subclass, and restore it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import nn
 
 
 def swap(module: nn.Module, faster: type[nn.Module]) -> None:
-    """Parameters, their names, hooks, taps and identity of the module stay."""
+    """Give the module a faster class. Its parameters, their names, hooks, taps and identity do not change."""
     plain = type(module)
     assert issubclass(faster, plain), f"{faster.__name__} is no {plain.__name__}"
     module.__dict__["_plain"] = (*module.__dict__.get("_plain", ()), plain)
@@ -25,14 +25,14 @@ def restore(module: nn.Module) -> None:
 
 
 def plain_class(module: nn.Module) -> type[nn.Module]:
-    """The class that the module was built with."""
+    """The class with which the module was built."""
     swaps = module.__dict__.get("_plain")
     return type(module) if swaps is None else swaps[0]
 
 
 @contextmanager
 def swapped(pairs: Iterable[tuple[nn.Module, type[nn.Module]]]) -> Iterator[None]:
-    """Each module with its faster class, while a step is captured, compiled or trained."""
+    """Context in which each module has its faster class, while a step is captured, compiled or trained."""
     changed = []
     try:
         for module, faster in pairs:

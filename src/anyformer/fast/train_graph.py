@@ -1,8 +1,8 @@
-"""A whole step recorded on the GPU and replayed: forward, loss, backward, clipping, optimizer and moving average as one
-launch. A small model's step is a thousand kernels, which Python cannot ask for as fast as they run.
+"""Capture a whole training step as a CUDA graph and replay it: forward, loss, backward, clipping, optimizer and moving
+average in one launch. A small model's step is about a thousand kernels, which run faster than Python launches them.
 
-The first steps over batches of a shape run as usual, on the stream that will record, the last of them watched for looks
-at values (looks.py); the next one is recorded and replayed. A shape that cannot be recorded goes on as usual.
+The first steps for each batch shape run eagerly on the stream used for capture, and the last of them is checked for
+host synchronization (host_sync.py). The next step is captured and replayed. Shapes that cannot be captured run eagerly.
 """
 
 from __future__ import annotations
@@ -26,74 +26,74 @@ from anyformer.training.settings import TrainSettings
 from anyformer.training.step import choose_precision
 from anyformer.training.work import Work
 
-KEPT = 96  # shapes that are recorded
-ROWS, TOKENS = 32, 8  # texts are filled up to multiples of these, so that there are few shapes
-SMALL = 40_000_000  # parameters: larger models keep a GPU busy by themselves, and lose by what is filled up
-WARM = 3  # steps over a shape before it is, as libraries set themselves up in the first ones
-ROOM = 0.25  # of the device's memory: what steps may take, as a recording takes as much again beside them
+KEPT = 96  # the largest number of captured shapes
+ROWS, TOKENS = 32, 8  # texts are padded to multiples of these, to limit the number of shapes
+SMALL = 40_000_000  # parameters: larger models keep a GPU busy without graphs and lose time to the padding
+WARM = 3  # eager steps per shape before capture, in which libraries initialize
+ROOM = 0.25  # fraction of the device's memory that steps may use, since a capture uses as much again
 
-StepResult = tuple[Tensor, dict[str, Tensor]]  # what a step gives: its figures, and the parts of its loss
-Whole = Callable[[DeviceBatch], StepResult]  # a step over one batch, from nothing to moved weights
+StepResult = tuple[Tensor, dict[str, Tensor]]  # metric of the step and the parts of its loss
+Whole = Callable[[DeviceBatch], StepResult]  # a step over one batch, from zeroed gradients to updated weights
 
 
 def can_capture_steps(work: Work, settings: TrainSettings, devices: Devices) -> bool:
-    """Whether steps are to be recorded; an error where that was asked for and cannot be."""
+    """Whether to capture steps. Raises ConfigError if train.cuda_graphs is true and they cannot be captured."""
     if settings.cuda_graphs is False:
         return False
     why = capture_obstacle(work, settings, devices)
     if why is not None and settings.cuda_graphs is True:
-        raise ConfigError(f"train.cuda_graphs: steps cannot be recorded {why}.")
+        raise ConfigError(f"train.cuda_graphs: steps cannot be captured {why}.")
     return why is None and (settings.cuda_graphs is True or why_only_on_request(work, settings) is None)
 
 
 def why_not_captured(work: Work, settings: TrainSettings, devices: Devices) -> str | None:
-    """What is said where steps are not recorded though nobody forbade it; without a GPU nobody expects it."""
+    """Message for the user if steps are not captured on a GPU and train.cuda_graphs is not false; else None."""
     if settings.cuda_graphs is False or devices.device.type != "cuda":
         return None
     why = capture_obstacle(work, settings, devices)
     if why is None and settings.cuda_graphs == "auto":
         why = why_only_on_request(work, settings)
-    return None if why is None else f"Steps are not recorded {why}."
+    return None if why is None else f"Steps are not captured as CUDA graphs {why}."
 
 
 def why_only_on_request(work: Work, settings: TrainSettings) -> str | None:
-    """Why steps that could be recorded are only where that is asked for."""
+    """Why steps that could be captured are captured only with train.cuda_graphs=true; None if they are by default."""
     small = sum(parameter.numel() for parameter in work.model.parameters()) < SMALL
     if not work.steady and work.fills and not small:
         return "if texts differ in length and the model is large (packing gains more); train.cuda_graphs=true tries"
     if not work.steady and not work.fills:
         return "if batches differ in shape or the host reads values; train.cuda_graphs=true tries"
     if settings.compile:
-        return "where they are compiled (train.compile); train.cuda_graphs=true does both"
+        return "if they are compiled (train.compile); train.cuda_graphs=true does both"
     return None
 
 
 def capture_obstacle(work: Work, settings: TrainSettings, devices: Devices) -> str | None:
-    """What stands against it, before any batch was seen."""
+    """Why steps cannot be captured, as far as the settings and the model determine it; None if they can."""
     if devices.device.type != "cuda":
         return "without a GPU"
     if devices.is_distributed:
-        return "on several devices"
+        return "on multiple devices"
     if settings.gradient_accumulation > 1:
-        return "where gradients of several batches are added up (train.gradient_accumulation)"
+        return "with train.gradient_accumulation"
     if choose_precision(settings.precision, devices.device) == "fp16":
-        return "in fp16, whose scale the host decides; take bf16"
+        return "in fp16, whose loss scale is computed on the host; use bf16"
     if settings.gradient_checkpointing:
-        return "with train.gradient_checkpointing, which looks at the state of chance"
+        return "with train.gradient_checkpointing, which reads the random number generator's state"
     if any(module.layer_drop for module in work.model.modules() if isinstance(module, Stack)):
-        return "where layers are left out by chance (layer_drop)"
+        return "with layer_drop, which skips layers at random"
     return None
 
 
 @dataclass(frozen=True)
 class PaddingPlan:
-    """How texts are brought to few shapes: what rows of tokens are filled up with, by name, and how long one may be."""
+    """How texts are padded to few shapes: pad values by the name of a tensor, and the maximum length."""
 
     pad_values: Mapping[str, int] = field(default_factory=dict)
     longest: int | None = None
 
     def sizes(self, batch: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
-        """Tokens go up to a multiple; rows too, where everything can be filled up."""
+        """Padded shapes: token counts are rounded up to a multiple; row counts too, if all tensors can be padded."""
         whole = self.pad_values.keys() >= batch.keys()
         return {name: self._size(tuple(value.shape), name in self.pad_values, whole) for name, value in batch.items()}
 
@@ -105,7 +105,7 @@ class PaddingPlan:
         return _up(rows, ROWS) if whole else rows, max(min(_up(tokens, TOKENS), most), tokens)
 
     def room(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """As much as batches of its shape need."""
+        """Return uninitialized buffers for batches of this shape."""
         sizes = self.sizes(batch)
         return {
             name: value.new_empty(sizes[name]) if name in self.pad_values else torch.empty_like(value)
@@ -117,7 +117,7 @@ EXACT = PaddingPlan()
 
 
 class CapturedStep:
-    """A step over batches of one shape: its inputs at fixed addresses, and what it gives at fixed addresses."""
+    """A step over batches of one shape, with its inputs and outputs at fixed addresses."""
 
     def __init__(self, batch: DeviceBatch, device: torch.device, filling: PaddingPlan = EXACT) -> None:
         self.fills = filling.pad_values
@@ -138,8 +138,8 @@ class CapturedStep:
 
 
 class StepCapturer:
-    """Steps over the batches it is given, as usual or from a recording. `filling` brings rows of tokens to few shapes.
-    `hold` is asked to keep other threads still, `reseed` to bring the generators back to the start of the step."""
+    """Runs steps eagerly or replays captured ones. `filling` pads rows of tokens to few shapes. `hold` pauses other
+    threads, and `reseed` resets the random number generators to the start of the step."""
 
     def __init__(
         self,
@@ -155,15 +155,15 @@ class StepCapturer:
         self.whole, self.device, self.compiled, self.filling = whole, device, compiled, filling
         self.hold, self.reseed, self.say = hold, reseed, say
         self.seen: Counter[Any] = Counter()
-        self.captured: dict[Any, CapturedStep | None] = {}  # None: this shape is not recorded
-        self.open = True  # closed where recording failed: everything goes on as usual
-        self.explained: set[str] = set()  # what was said of steps that are not recorded, once each
+        self.captured: dict[Any, CapturedStep | None] = {}  # None: this shape is not captured
+        self.open = True  # False after a failed capture: all steps run eagerly
+        self.explained: set[str] = set()  # reasons already reported
         cuda = device.type == "cuda"
         self.side = torch.cuda.Stream(device) if cuda else None
-        self.pool = torch.cuda.graph_pool_handle() if cuda else None  # all recordings share their memory
+        self.pool = torch.cuda.graph_pool_handle() if cuda else None  # all graphs share their memory
 
     def step(self, batch: DeviceBatch) -> StepResult | None:
-        """The step; None where it has not been done, and is the caller's."""
+        """Run the step; None if it was not run and the caller must run it."""
         key = graph_key(batch, self.filling)
         if not self.open:
             return None
@@ -184,7 +184,7 @@ class StepCapturer:
         return self._replay(step)
 
     def _warm_up(self, batch: DeviceBatch) -> StepResult:
-        """On the stream that will record, so that what PyTorch sets up in the first steps belongs to it."""
+        """Run on the capture stream, so that the state PyTorch initializes in the first steps belongs to it."""
         if self.side is None:
             return self.whole(batch)
         here = torch.cuda.current_stream(self.device)
@@ -195,28 +195,29 @@ class StepCapturer:
         return made
 
     def _try(self, key: Any, batch: DeviceBatch) -> StepResult:
-        """A step from the fixed addresses, watched: one that looks at values counts, and is not recorded."""
+        """Run a step from the fixed addresses and detect host synchronization: such a step counts, but is not
+        captured."""
         step = CapturedStep(batch, self.device, self.filling)
         step.load(batch)
         with detect_host_syncs(self.device, inside=not self.compiled) as found, no_host_sync():
             made = self._warm_up(step.inputs)
-        why = f"they look at values ({', '.join(dict.fromkeys(found))})" if found else self._crowds()
+        why = f"they synchronize with the host ({', '.join(dict.fromkeys(found))})" if found else self._crowds()
         if why is not None:
             self._explain(why)
         self.captured[key] = step if why is None else None
         return made
 
     def _explain(self, why: str) -> None:
-        """Nobody should have to find out by the speed."""
+        """Report once why steps are not captured, since training is then slower."""
         if why not in self.explained:
             self.explained.add(why)
             whose = "Some steps" if any(step is not None for step in self.captured.values()) else "Steps"
-            self.say(f"{whose} are not recorded: {why}.")
+            self.say(f"{whose} are not captured as CUDA graphs: {why}.")
 
     def end(self) -> None:
-        """The run is over; where no shape came often enough, that is said too."""
+        """End of the run: report it if no shape occurred often enough to be captured."""
         if self.seen and not self.explained and max(self.seen.values()) <= WARM:
-            self.say(f"No step was recorded: no shape of batches came more than {WARM} times.")
+            self.say(f"No step was captured as a CUDA graph: no batch shape occurred more than {WARM} times.")
 
     def _crowds(self) -> str | None:
         if self.device.type != "cuda":
@@ -224,29 +225,30 @@ class StepCapturer:
         room = ROOM * torch.cuda.get_device_properties(self.device).total_memory
         if torch.cuda.max_memory_allocated(self.device) < room:
             return None
-        return f"they take more than {ROOM:.0%} of the GPU's memory, and a recording takes as much again"
+        return f"they take more than {ROOM:.0%} of the GPU's memory, and a CUDA graph takes as much again"
 
     def _capture(self, step: CapturedStep, side: Any) -> bool:
-        """Nothing moves by it: what is recorded is carried out when it is replayed."""
+        """Capture the step without running it: its operations run at replay."""
         self.hold()
         here, graph = torch.cuda.current_stream(self.device), torch.cuda.CUDAGraph()
         try:
-            # Other threads (which pin memory) may go on; the backward pass has one of its own.
+            # Other threads (which pin memory) may continue; the backward pass has its own thread.
             with (
                 torch.cuda.graph(graph, pool=self.pool, stream=side, capture_error_mode="thread_local"),
                 no_host_sync(),
             ):
                 step.taken = self.whole(step.inputs)
-        except Exception as error:  # whatever it was, the run goes on as it would have without
+        except Exception as error:  # on any error, training continues without graphs
             self._give_up(here, str(error).partition("\n")[0])
             return False
         step.graph = graph
         if sum(one is not None and one.graph is not None for one in self.captured.values()) == 1:
-            self.say("Steps are recorded from here on.")
+            self.say("Steps are captured as CUDA graphs from now on.")
         return True
 
     def _replay(self, step: CapturedStep) -> StepResult:
-        """Chance is what the generator says now: PyTorch writes its seed and offset where the recording reads them."""
+        """Replay the step. PyTorch writes the generator's current seed and offset to the addresses that the graph
+        reads."""
         if step.graph is None or step.taken is None:
             with no_host_sync():
                 return self.whole(step.inputs)
@@ -254,20 +256,20 @@ class StepCapturer:
         return step.taken
 
     def _give_up(self, here: Any, why: str) -> None:
-        """Leave everything as it was. A capture that broke off may leave its stream current, its pool open, and the
-        generator, which it took part in, refusing to draw: that one gets a state which knows of no recording."""
+        """Restore the state before a failed capture. It may leave its stream current, its pool open, and the generator
+        registered with the graph and unable to draw: the generator gets a fresh state."""
         torch.cuda.set_stream(here)
         with contextlib.suppress(Exception):
             torch._C._cuda_endAllocateToPool(self.device.index, self.pool)  # type: ignore[arg-type]
-        self.captured, self.open = {}, False  # what was recorded reads the generator's old state
+        self.captured, self.open = {}, False  # captured graphs read the generator's old state
         fresh = torch.Generator(self.device)
         torch.cuda.default_generators[self.device.index].graphsafe_set_state(fresh)
         self.reseed()
-        self.say(f"Steps are not recorded ({why}).")
+        self.say(f"Steps are not captured as CUDA graphs ({why}).")
 
 
 def graph_key(batch: DeviceBatch, filling: PaddingPlan = EXACT) -> Any:
-    """All that a recording depends on."""
+    """Everything that a captured graph depends on: names, types, shapes and strides."""
     sizes = filling.sizes(batch.batch)
     return tuple(
         (name, value.dtype, sizes[name], None if name in filling.pad_values else value.stride())

@@ -1,12 +1,11 @@
-"""Kernels of our own for one decoding step on a GPU, where the usual ones are made for many tokens at once.
+"""Triton kernels for one decode step on a GPU, for which the usual kernels, made for many tokens at once, are slow.
 
-One token asks little of a GPU: what takes time is starting kernels and waiting for weights. So a product of one row
-takes the norm before it and the sum after it along; a sum and the norm that follows it are one kernel; attention of one
-query writes the newest key and reads just the columns that are filled, following a beam's ancestry instead of moving
-keys. On cards that can, a kernel starts, and asks for its weights, while the one before it still runs (`early`).
+With one token, launching kernels and waiting for weights takes most of the time. So a product of one row includes the
+norm before it and the sum after it; a sum and the norm that follows it are one kernel; attention of one query writes
+the newest key and reads only the filled columns, following a table of beam ancestors instead of moving keys. On GPUs
+that support it, a kernel starts and prefetches its weights while the previous one still runs (`early`).
 
-Written in Triton, which comes with PyTorch for CUDA. Everything here has a plain equivalent elsewhere, and is only
-taken where it pays.
+Triton comes with PyTorch for CUDA. Every kernel has an equivalent in plain PyTorch and is used only if it is faster.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from triton.language.extra import cuda
 
 ACTIVATIONS = {None: 0, "linear": 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4}
 NORMS = {"LayerNorm": 1, "RMSNorm": 2, "OffsetRMSNorm": 3}
-WIDEST = 4096  # numbers of a row that a program holds at a time
+WIDEST = 4096  # the largest row that a program holds at a time
 
 
 @cache
 def supports_early_launch(device: torch.device) -> bool:
-    """May a kernel start before the one ahead of it has ended? (From Hopper on.)"""
+    """Whether a kernel can start before the previous one has ended (Hopper and newer)."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
 
 
@@ -53,7 +52,7 @@ def _activate(y, ACT: tl.constexpr):
 
 @triton.jit
 def _spread(x, K: tl.constexpr, eps, NORM: tl.constexpr, BK: tl.constexpr):
-    """The mean of x (0 for RMS norms) and one over its deviation."""
+    """The mean of x (0 for RMS norms) and the inverse of its standard deviation."""
     lane = tl.arange(0, BK)
     mean = 0.0
     if NORM == 1:
@@ -83,7 +82,7 @@ def _vector_linear(
     NORM: tl.constexpr, SHIFT: tl.constexpr, BIAS: tl.constexpr, ACT: tl.constexpr, ADD: tl.constexpr,
     BN: tl.constexpr, BK: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """out[n] = act(norm(x) · weight[n] + bias[n]) + add[n]; each program has BN of the n."""
+    """Compute out[n] = act(norm(x) · weight[n] + bias[n]) + add[n]; each program computes BN of the n."""
     n = tl.program_id(0) * BN + tl.arange(0, BN)
     lane = tl.arange(0, BK)
     start_of = weight + n[:, None].to(tl.int64) * K
@@ -117,14 +116,14 @@ def _vector_linear(
 
 
 def can_multiply(x: Tensor, weight: Tensor, norm: nn.Module | None = None, activation: str | None = None) -> bool:
-    """One row, without gradients, with what the kernel knows around it."""
+    """Whether the kernel supports the product: one row, without gradients, and with a known norm and activation."""
     known = (norm is None or type(norm).__name__ in NORMS) and activation in ACTIVATIONS
     flat = x.is_contiguous() and weight.is_contiguous()
     return known and flat and not torch.is_grad_enabled() and x.dtype == weight.dtype != torch.float64
 
 
 def _norm_arguments(norm: nn.Module | None, x: Tensor) -> tuple[Tensor, Tensor, float, int, bool]:
-    """gain, shift, epsilon, kind, whether there is a shift; `x` stands where there is nothing."""
+    """Weight, bias, epsilon, kind, and whether there is a bias; `x` stands for tensors that do not exist."""
     if norm is None:
         return x, x, 0.0, 0, False
     shift = getattr(norm, "bias", None)
@@ -145,7 +144,7 @@ def vector_linear(
     n, width = weight.shape
     out = x.new_empty(*x.shape[:-1], n)
     block = min(WIDEST, triton.next_power_of_2(width))
-    rows = max(1, (8192 if n > 16384 else 4096) // block)  # of the matrix for each program, as measured on an H200
+    rows = max(1, (8192 if n > 16384 else 4096) // block)  # rows of the matrix per program, as measured on an H200
     gain, shift, eps, kind, shifted = _norm_arguments(norm, x)
     _vector_linear[(triton.cdiv(n, rows),)](
         x, weight, bias if bias is not None else x, gain, shift, add if add is not None else x, out, n, eps, K=width,
@@ -191,7 +190,7 @@ def can_add_norm(x: Tensor, norm: nn.Module | None) -> bool:
 
 
 def add_norm(x: Tensor, y: Tensor, norm: nn.Module, keep: bool = True) -> tuple[Tensor, Tensor]:
-    """x + y (where it is to be kept), and the norm of it."""
+    """Return x + y (computed only if `keep`) and its norm."""
     x, y = x.contiguous(), y.contiguous()
     width = x.shape[-1]
     total, out = torch.empty_like(x) if keep else x, torch.empty_like(x)
@@ -252,15 +251,16 @@ def single_query(
     query: Tensor, key: Tensor, value: Tensor, keys: Tensor, values: Tensor, first: Tensor, column: Tensor,
     span: int | None, table: Tensor | None, scale: float,
 ) -> Tensor:  # fmt: skip
-    """query [R, H, 1, d] over the filled columns of caches [R, G, C, d] -> [R, H, 1, v]; see masks.Filled.
+    """Attention of query [R, H, 1, d] to the filled columns of caches [R, G, C, d] -> [R, H, 1, v]; see
+    `masks.StaticCacheMask`.
 
-    The newest key and value [R, G, 1, d] are written to the caches on the way.
+    The newest key and value [R, G, 1, d] are also written to the caches.
     """
     rows, heads, _, width = query.shape
     _, groups, columns, deep = values.shape
     out = query.new_empty(rows, 1, heads, deep).transpose(1, 2)  # heads side by side, as the next product reads them
-    few = rows * heads <= 264  # programs, for a card of about 132 processors
-    block = 256 if few else 32 if columns <= 128 else 64  # columns at a time, as measured on an H200
+    few = rows * heads <= 264  # programs, for a GPU of about 132 multiprocessors
+    block = 256 if few else 32 if columns <= 128 else 64  # columns per iteration, as measured on an H200
     _single[(rows, heads)](
         query, key, value, keys, values, out, first, column, table if table is not None else first, scale,
         query.stride(0), query.stride(1), key.stride(0), key.stride(1), value.stride(0), value.stride(1),
@@ -290,7 +290,7 @@ def _argmax_tokens(scores, ids, said, column, stride, C, N, BLOCK: tl.constexpr,
 
 
 def argmax_tokens(scores: Tensor, ids: Tensor, said: Tensor, column: Tensor) -> None:
-    """The most probable token of each row of scores [R, V], to ids [R, 1] and to a column of said [R, C]."""
+    """Write the most probable token of each row of scores [R, V] to ids [R, 1] and to one column of `said` [R, C]."""
     rows, n = scores.shape
     _argmax_tokens[(rows,)](
         scores, ids, said, column, scores.stride(0), said.shape[1], n, BLOCK=8192,
@@ -313,7 +313,7 @@ def _topk_logsumexp(scores, values, places, sums, stride, N, K: tl.constexpr, BL
 
 
 def topk_logsumexp(scores: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Of scores [R, V]: the k largest of each row, where they stand, and the log of the sum of all exponentials."""
+    """For scores [R, V]: the k largest values of each row, their indices, and the logsumexp of the row."""
     rows, n = scores.shape
     values = torch.empty(rows, k, device=scores.device)
     places = torch.empty(rows, k, device=scores.device, dtype=torch.long)

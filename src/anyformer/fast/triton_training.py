@@ -1,12 +1,12 @@
-"""Kernels of our own for training in half precision on a GPU: what stands between the products of a compiled step, and
-the loss over many words, compiled or not.
+"""Triton kernels for training in half precision on a GPU: the operations between the products of a compiled step, and
+the loss over large vocabularies, compiled or not.
 
-The products themselves run near the card's limit. Around them a step of GPT-2 spends a third of its time moving
-numbers, more often than it must: a bias's gradient reads again what the activation's gradient has just written, the
-gradient of a norm is written in one precision and copied to another, a loss over 50,000 words reads the logits slowly.
-Each kernel here reads what it needs once and writes what comes of it once.
+The products themselves run near the GPU's limit. Around them, a step of GPT-2 spends a third of its time on memory
+traffic, more than necessary: a bias's gradient reads again what the activation's gradient has just written, the
+gradient of a norm is written in one precision and copied to another, and a loss over 50,000 tokens reads the logits
+slowly. Each kernel here reads its inputs once and writes its results once.
 
-Written in Triton, which comes with PyTorch for CUDA. Everything here has a plain equivalent elsewhere.
+Triton comes with PyTorch for CUDA. Every kernel has an equivalent in plain PyTorch.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from triton.runtime.jit import JITFunction
 from anyformer.fast.device import HALVES, MOST_PARTS
 from anyformer.fast.triton_decode import NORMS
 
-IGNORED = tl.constexpr(-100)  # a label that does not count
-ROWS = 16  # that a program goes down, where it sums columns
-PROGRAMS = 1056  # that share the rows of a norm's gradient: eight for each processor of an H200
-WIDEST_NORM = 4096  # features of a token that a program holds
+IGNORED = tl.constexpr(-100)  # a label that is ignored
+ROWS = 16  # rows per program when summing columns
+PROGRAMS = 1056  # programs that share the rows of a norm's gradient: eight for each multiprocessor of an H200
+WIDEST_NORM = 4096  # the largest number of features of a token that a program holds
 
 
 def pays(x: Tensor) -> bool:
-    """In a compiled training step, in half precision or on the way to it."""
+    """Whether the kernels pay: in a compiled training step, in half precision or under autocast."""
     half = x.dtype in HALVES or (x.dtype == torch.float32 and torch.is_autocast_enabled("cuda"))
     return torch.compiler.is_compiling() and x.is_cuda and torch.is_grad_enabled() and half
 
 
 def _launcher(kernel: Any) -> Any:
-    """The kernel as compiled graphs know it; in Triton's interpreter, for tests, it is what it is."""
+    """The kernel, wrapped for compiled graphs; unwrapped in Triton's interpreter, which tests use."""
     return wrap_triton(kernel) if isinstance(kernel, JITFunction) else kernel
 
 
@@ -62,7 +62,7 @@ def _entropy(logits, labels, losses, norms, stride, V, SMOOTHING: tl.constexpr, 
             if SMOOTHING > 0:
                 everything += tl.sum(tl.where(n < V, x, 0.0))
         norm = tl.log(total) + top
-        known = (wanted >= 0) & (wanted < V)  # else the loss is no number
+        known = (wanted >= 0) & (wanted < V)  # else the loss is NaN
         said = tl.load(logits + row * stride + wanted, mask=known, other=float("nan")).to(tl.float32)
         loss = norm - (1.0 - SMOOTHING) * said
         if SMOOTHING > 0:
@@ -88,15 +88,15 @@ def _entropy_back(logits, labels, norms, above, gradient, stride, V, SMOOTHING: 
         found = tl.exp2(x * 1.4426950408889634 - tl.load(norms + row) * 1.4426950408889634) * scale
         if SMOOTHING > 0:
             found -= SMOOTHING / V * scale
-        if (wanted >= start) & (wanted < start + BLOCK):  # else no word of these is the one
+        if (wanted >= start) & (wanted < start + BLOCK):  # whether the label is among these tokens
             found -= tl.where(n == wanted, (1.0 - SMOOTHING) * scale, 0.0)
         tl.store(gradient + row * V + n, found.to(gradient.dtype.element_ty), mask=n < V)
 
 
 @triton_op("anyformer::entropy", mutates_args={})
 def entropy(logits: Tensor, labels: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
-    """Of each row of logits [N, words]: its loss (0 where the label is -100), and the log of its exponentials' sum."""
-    rows = labels.shape[0]  # not len(), by which a compiled graph would hold for this number alone
+    """For each row of logits [N, tokens]: its loss (0 if the label is -100) and its logsumexp."""
+    rows = labels.shape[0]  # not len(), which would specialize a compiled graph to this number
     losses, norms = (torch.empty(rows, device=logits.device, dtype=torch.float32) for _ in range(2))
     _launcher(_entropy)[(rows,)](
         logits, labels, losses, norms, logits.stride(0), logits.shape[1], SMOOTHING=smoothing, BLOCK=2048, num_warps=2
@@ -130,20 +130,20 @@ class _SummedEntropy(torch.autograd.Function):
 
 
 def summed_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
-    """As heads.entropy.summed_cross_entropy, for logits in half precision whose rows have no gaps."""
+    """As heads.entropy.summed_cross_entropy, for logits in half precision with contiguous rows."""
     return cast("Tensor", _SummedEntropy.apply(logits, labels, smoothing))
 
 
-# Products, whose biases learn from sums that are there already.
+# Products whose bias gradient uses sums that are already computed.
 
 
 def _half(x: Tensor) -> torch.dtype:
-    """The precision in which products are made."""
+    """The precision in which products are computed."""
     return torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
 
 
 def _factors(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows and matrix in that precision."""
+    """Inputs and weight in that precision."""
     dtype = _half(x)
     return x.to(dtype).reshape(-1, x.shape[-1]), weight.to(dtype)
 
@@ -154,7 +154,7 @@ def _product(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def _learned(ctx: Any, x: Tensor, weight: Tensor, gradient: Tensor, sums: Tensor) -> tuple[Any, ...]:
-    """What x, weight and bias learn of a product's gradient and of its sums over some rows each."""
+    """Gradients of x, weight and bias from a product's gradient and its partial sums over rows."""
     below = gradient @ weight if ctx.needs_input_grad[0] else None
     learned = gradient.t() @ x if ctx.needs_input_grad[1] else None
     return below, learned, sums.sum(dim=0).to(ctx.dtype)
@@ -165,7 +165,7 @@ def _learned(ctx: Any, x: Tensor, weight: Tensor, gradient: Tensor, sums: Tensor
 
 @triton.jit
 def _below(x):
-    """The share of a normal distribution below x, within 1e-7 (Abramowitz and Stegun 7.1.26), and its density."""
+    """The normal cumulative distribution function at x, within 1e-7 (Abramowitz and Stegun 7.1.26), and its density."""
     t = 1.0 / (1.0 + 0.23164189 * tl.abs(x))
     bell = tl.exp(-0.5 * x * x)
     tail = 0.5 * bell * t * (
@@ -188,8 +188,8 @@ def _gelu_forward(given, bent, N, TANH: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 def _gelu_backward(given, above, gradient, sums, R, N, TANH: tl.constexpr, EACH: tl.constexpr, BN: tl.constexpr):
-    """The gradient of what was bent, BN columns of some rows for each program, and its sum along them. A row at a time
-    leaves every thread its own columns, so that nothing is passed between them."""
+    """The gradient of GELU's input, BN columns of some rows for each program, and its sums over these rows. Iterating
+    over rows keeps each column in one thread, so that threads exchange nothing."""
     n = tl.program_id(1) * BN + tl.arange(0, BN)
     inside = n < N
     total = tl.zeros([BN], tl.float32)
@@ -221,7 +221,7 @@ def gelu_forward(given: Tensor, tanh: bool) -> Tensor:
 
 @triton_op("anyformer::gelu_backward", mutates_args={})
 def gelu_backward(given: Tensor, above: Tensor, tanh: bool) -> tuple[Tensor, Tensor]:
-    """The gradient of GELU's input [rows, n], and sums of it over some rows each: [some, n]."""
+    """The gradient of GELU's input [rows, n], and partial sums of it over rows [some, n]."""
     rows, n = given.shape
     block, some = min(1024, triton.next_power_of_2(n)), triton.cdiv(rows, ROWS)
     gradient = torch.empty_like(given)
@@ -247,7 +247,8 @@ class _LinearGELU(torch.autograd.Function):
 
 
 def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor, tanh: bool) -> Tensor:
-    """GELU(weight x + bias), exact or with tanh, of which the bias learns without reading its gradient once more."""
+    """GELU(weight x + bias), exact or with tanh. The gradient of the bias uses partial sums and does not read the
+    input's gradient again."""
     y = cast("Tensor", _LinearGELU.apply(*_factors(x, weight), bias, tanh))
     return y.unflatten(0, x.shape[:-1])
 
@@ -260,7 +261,8 @@ def _join(
     part0, part1, part2, joined, sums, R, N, stride0, stride1, stride2, W0: tl.constexpr, W1: tl.constexpr,
     W2: tl.constexpr, EACH: tl.constexpr, BW: tl.constexpr,
 ):  # fmt: skip
-    """Which part a program copies is the last of its numbers; so many rows and columns, and the columns' sums."""
+    """Copy one part, given by the last program index, to its columns of the result: some rows and columns, and the
+    columns' sums."""
     part, stride, width, start = part0, stride0, W0, 0
     if tl.program_id(2) == 1:
         part, stride, width, start = part1, stride1, W1, W0
@@ -279,7 +281,7 @@ def _join(
 
 @triton_op("anyformer::join", mutates_args={})
 def join(parts: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """One to three parts [rows, width] side by side, and sums of them over some rows each."""
+    """Join one to three parts [rows, width] side by side, and return partial sums over rows."""
     rows, widths = parts[0].shape[0], [part.shape[1] for part in parts]
     some, widest = triton.cdiv(rows, ROWS), max(widths)
     joined = torch.empty(rows, sum(widths), device=parts[0].device, dtype=parts[0].dtype)
@@ -307,12 +309,12 @@ class _LinearParts(torch.autograd.Function):
 
 
 def linear_parts(x: Tensor, weight: Tensor, bias: Tensor, widths: list[int]) -> tuple[Tensor, ...]:
-    """weight x + bias in parts, whose gradients are joined and summed for the bias at once."""
+    """weight x + bias, split into parts. Their gradients are joined and summed for the bias in one kernel."""
     parts = _LinearParts.apply(*_factors(x, weight), bias, widths)
     return tuple(part.unflatten(0, x.shape[:-1]) for part in parts)
 
 
-# A sum and the norm of it.
+# A sum and its norm.
 
 
 @triton.jit
@@ -346,8 +348,8 @@ def _sum_norm_back(
     total, means, scales, gain, above, around, of_x, of_y, sums, R, K: tl.constexpr, NORM: tl.constexpr,
     BK: tl.constexpr,
 ):  # fmt: skip
-    """`above`: of the norm; `around`: of the sum. Each program has every so many rows, and keeps what gain and shift
-    learn from them."""
+    """Gradients of sum and norm, where `above` is the gradient of the norm and `around` that of the sum. Each program
+    processes a strided subset of rows and sums the gradients of weight and bias over them."""
     k = tl.arange(0, BK)
     inside = k < K
     weight = tl.load(gain + k, mask=inside, other=0.0).to(tl.float32)
@@ -379,7 +381,7 @@ def _sum_norm_back(
 def sum_norm_op(
     x: Tensor, y: Tensor, gain: Tensor, shift: Tensor | None, eps: float, kind: int, out: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """x + y, the norm of it, and what the norm found: means and one over the deviations."""
+    """x + y, its norm, and the statistics of the norm: means and inverse standard deviations."""
     rows, width = x.shape
     total = torch.empty(rows, width, device=x.device, dtype=torch.promote_types(x.dtype, y.dtype))
     normed = torch.empty(rows, width, device=x.device, dtype=out)
@@ -398,7 +400,8 @@ def sum_norm_back(
     total: Tensor, means: Tensor, scales: Tensor, gain: Tensor, above: Tensor, around: Tensor, kind: int,
     of_x: torch.dtype, of_y: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """The gradient of both summands, in the precision of each, and sums [some, 2, width] for gain and shift."""
+    """The gradient of both summands, in the precision of each, and partial sums [some, 2, width] for weight and
+    bias."""
     rows, width = total.shape
     first = torch.empty(rows, width, device=total.device, dtype=of_x)
     second = torch.empty(rows, width, device=total.device, dtype=of_y)
@@ -437,7 +440,7 @@ def can_sum_norm(x: Tensor, norm: nn.Module) -> bool:
 
 
 def sum_norm(x: Tensor, y: Tensor, norm: nn.Module) -> tuple[Tensor, Tensor]:
-    """x + y [..., d] and the norm of it, in the precision that products are made in."""
+    """x + y [..., d] and its norm, in the precision in which products are computed."""
     width = x.shape[-1]
     kind, eps = NORMS[type(norm).__name__], float(cast("float", norm.eps))
     gain, shift = cast("Tensor", norm.weight), cast("Tensor | None", getattr(norm, "bias", None))

@@ -1,8 +1,8 @@
-"""Copies of weights that are made for speed (packed, folded), and whether they still hold.
+"""Copies of weights made for speed (packed, folded), and the check whether they are up to date.
 
-A copy knows the tensors that it was made of and their versions, which count up when a tensor is written to in place.
-Fused optimizers write without counting, so a hook counts for them. Writes to `.data` cannot be counted: before every
-pass without gradients a model compares a sample of the numbers that its copies were made of (`check_copies`).
+A copy stores the tensors that it was made of and their versions, which PyTorch increments at in-place writes. Fused
+optimizers do not increment them, so a hook does. Writes to `.data` are not counted either: before every pass without
+gradients, a model compares a sample of the numbers that its copies were made of (`check_copies`).
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-SAMPLE = 32  # numbers of each tensor
-WHOLE = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # bits are compared, so that NaN equals itself
+SAMPLE = 32  # numbers sampled from each tensor
+WHOLE = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # bits are compared, so that NaN equals NaN
 
 
 class Copy:
-    """What was made of some weights, in eval mode and without gradients."""
+    """A tensor computed from weights, in eval mode and without gradients."""
 
-    made: ClassVar[int] = 0  # how many there have been
+    made: ClassVar[int] = 0  # number of copies made so far
 
     def __init__(self, *weights: Tensor) -> None:
         self.weights = weights
@@ -32,17 +32,17 @@ class Copy:
         Copy.made += 1
 
     def holds(self, *weights: Tensor) -> bool:
-        """Whether these are the weights that it was made of, and no write to them was counted since."""
+        """Whether the copy was made of these weights and they have not been written to since."""
         pairs = zip(weights, self.weights, self.versions, strict=True)
         return all(now is then and now._version == version for now, then, version in pairs)
 
     def expire(self) -> None:
-        """From now on it does not hold."""
+        """Mark the copy as outdated."""
         self.versions = (-1,) * len(self.weights)
 
 
 def _few(weight: Tensor) -> Tensor:
-    """A view of some of its numbers, wherever they lie: an odd stride does not stay in one column."""
+    """A strided view of some of the weight's numbers; an odd stride does not stay in one column."""
     flat = weight.detach().view(WHOLE[weight.element_size()])
     stride = max((weight.numel() - 1) // SAMPLE, 1)
     stride -= stride % 2 == 0
@@ -50,7 +50,7 @@ def _few(weight: Tensor) -> Tensor:
 
 
 class Samples:
-    """The samples of all copies of a model that hold, side by side for each device."""
+    """The samples of all current copies of a model, concatenated for each device."""
 
     def __init__(self, model: nn.Module) -> None:
         held = (getattr(part, name, None) for part in model.modules() for name in ("_packed", "_folded"))
@@ -75,7 +75,7 @@ _SAMPLES: WeakKeyDictionary[nn.Module, Samples] = WeakKeyDictionary()
 
 
 def check_copies(model: nn.Module) -> None:
-    """Let the model's copies expire if something was written past the versions of their weights."""
+    """Mark all copies of the model as outdated if weights were written to without changing their versions."""
     if not Copy.made or torch.is_grad_enabled() or torch.compiler.is_compiling():
         return
     if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():

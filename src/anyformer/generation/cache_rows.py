@@ -1,9 +1,9 @@
-"""Rows that come and go while the others stay: what a new row remembers takes the place of what a finished one did.
+"""Insert rows into a cache and evict finished ones while the other rows continue.
 
-The rows of a state share its columns, and all of them end at the last one; `state.real` says where each begins. So a
-row of another state is put in with its end at ours (`admit`). The columns before it are not real, and where it is the
-longer one, ours gains columns on the left. The oldest columns go when no row needs them any more (`trim`): the state
-stays about as wide as its longest living row, however many rows pass through it.
+The rows of a cache share its columns and all end at the last one; `state.real` marks where each begins. `insert_rows`
+aligns a row of another cache at the last column. The columns before it are not real; if it is longer than the cache,
+the cache is extended on the left. `compact` removes the oldest columns that no row needs, so that the cache stays
+about as wide as its longest active row.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     for index, ids in generate_many(model, prompts, rows=32, max_new_tokens=200): ...
 
 No row waits for the longest row of a batch. Prompts are prefilled in small groups and inserted into free rows
-(core/cache_rows.py). Each prompt gets the same ids as from `generate`.
+(generation/cache_rows.py). Each prompt gets the same ids as from `generate`.
 """
 
 from __future__ import annotations

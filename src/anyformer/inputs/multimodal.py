@@ -21,7 +21,7 @@ BIDIRECTIONAL = "both_ways"
 
 
 class MultimodalInput(Input):
-    """`docks`: stage -> (the placeholder id, the width of the stage's vectors).
+    """`projectors`: stage -> (the placeholder id, the width of the stage's vectors).
 
     Each run of placeholders attends in both directions; `both_ways` [batch, tokens] marks text tokens that do so too (a
     question before its answer). All other attention is causal.

@@ -1,6 +1,7 @@
-"""Convolutional parts, and two that mix positions without attention: what stood beside recurrence before transformers.
+"""Convolutional layers, and two layers that mix positions without attention.
 
-All read rows in order (see rows.py), so padding changes nothing; the causal ones can go on token by token.
+All process rows in order (see right_padded.py), so padding does not change the result; the causal ones can decode token
+by token.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from anyformer.layers.right_padded import RightPadded
 
 
 class Conv1d(nn.Module):
-    """A convolution along rows. Causal: `kernel` taps end at the token itself; else the token is in their middle."""
+    """A convolution along rows. If causal, the kernel ends at the token itself, otherwise it is centered on the
+    token."""
 
     def __init__(self, d_in: int, d_out: int, kernel: int, dilation: int = 1, causal: bool = True) -> None:
         super().__init__()
@@ -37,7 +39,7 @@ class Conv1d(nn.Module):
         nn.init.zeros_(self.bias)
 
     def forward(self, rows: RightPadded, past: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """The result [B, T, d_out] and, where causal, the inputs that the next one still needs."""
+        """Return the result [B, T, d_out] and, if causal, the inputs that the next step needs."""
         reach = (self.weight.shape[2] - 1) * self.dilation
         if not self.causal:
             x = F.pad(rows.x.transpose(1, 2), (reach // 2, reach - reach // 2))
@@ -50,7 +52,7 @@ class Conv1d(nn.Module):
 
 
 def _blank(rows: RightPadded, x: Tensor) -> RightPadded:
-    """Other values in the same rows, zeros where nothing real stands."""
+    """The same rows with other values, and zeros at the padding."""
     real = rows.real
     return RightPadded(
         x if real is None else x.masked_fill(~real.unsqueeze(-1), 0.0), rows.packing, rows.packed, rows.mask
@@ -62,7 +64,7 @@ class GatedConvolutionConfig(Settings):
     d_model: int
     kernel: int = 3
     causal: bool = True
-    dropout: float = 0.0  # of what enters
+    dropout: float = 0.0  # of the inputs
 
 
 class GatedConvolution(nn.Module):
@@ -75,7 +77,7 @@ class GatedConvolution(nn.Module):
         super().__init__()
         self.config = config
         self.taps = NO_TAPS
-        self.has_cache = config.causal  # it can go on token by token
+        self.has_cache = config.causal
         self.conv = Conv1d(config.d_model, 2 * config.d_model, config.kernel, causal=config.causal)
 
     def forward(self, tokens: Tokens, memory: Tokens | None = None, cache: Cache | None = None) -> Tensor:
@@ -109,7 +111,7 @@ class DilatedConvBlock(nn.Module):
         super().__init__()
         self.config = config
         self.taps = NO_TAPS
-        self.has_cache = config.causal  # it can go on token by token
+        self.has_cache = config.causal
         inner = config.d_inner
         self.narrow = Linear(config.d_model, inner)
         self.norm_before, self.norm_after = nn.LayerNorm(inner), nn.LayerNorm(inner)
@@ -134,10 +136,11 @@ class DotAttentionConfig(Settings):
 
 
 class DotAttention(nn.Module):
-    """ConvS2S's attention (Gehring et al. 2017, §3.3): one head, unscaled dot products, no maps of keys and values.
+    """ConvS2S's attention (Gehring et al. 2017, §3.3): one head, unscaled dot products, no projection of keys and
+    values.
 
-    Queries are W h + b + g, values z + e, where g and e are the `code` of target and source: their words as they came
-    in. The answer of m source words is scaled by √m (§3.5).
+    Queries are W h + b + g and values z + e, where g and e are the `pos_embed` of target and source: their input
+    embeddings. The result for m source tokens is scaled by √m (§3.5).
     """
 
     tap_points = ("weights", "output")
@@ -147,7 +150,7 @@ class DotAttention(nn.Module):
         super().__init__()
         self.config = config
         self.taps = NO_TAPS
-        self.has_cache = False  # it can go on token by token
+        self.has_cache = False
         self.query = Linear(config.d_model, config.d_context)
         self.out = Linear(config.d_context, config.d_model, residual=True)
 
@@ -175,7 +178,8 @@ class PositionalCrossInputConfig(Settings):
 
 
 class PositionalCrossInput(nn.Module):
-    """What the source says at the same place (ByteNet stacks its decoder on its encoder); nothing past its end."""
+    """The source's token at the same position (ByteNet stacks its decoder on its encoder); zeros past the source's
+    end."""
 
     tap_points = ("output",)
     crosses = True
@@ -184,7 +188,7 @@ class PositionalCrossInput(nn.Module):
         super().__init__()
         self.config = config
         self.taps = NO_TAPS
-        self.has_cache = False  # it can go on token by token
+        self.has_cache = False
         self.out = Linear(config.d_context, config.d_model, bias=False)
 
     def forward(self, tokens: Tokens, memory: Tokens, cache: Cache | None = None) -> Tensor:
@@ -199,7 +203,7 @@ class PositionalCrossInput(nn.Module):
 
 
 def positions_in_row(rows: RightPadded, before: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Where in its row each token stands [B, T], after `before` [B] earlier ones; and how many there are now."""
+    """Position of each token in its row [B, T] after `before` [B] earlier tokens, and the new token counts [B]."""
     sizes = rows.sizes
     start = torch.zeros_like(sizes) if before is None else before
     return start[:, None] + torch.arange(rows.x.shape[1], device=rows.x.device), start + sizes
@@ -208,15 +212,14 @@ def positions_in_row(rows: RightPadded, before: Tensor | None) -> tuple[Tensor, 
 @dataclass(frozen=True, kw_only=True)
 class TokenMixingConfig(Settings):
     d_model: int
-    length: int  # the one length that the weights are made for; shorter rows use a corner of them
+    length: int  # the fixed length of the weights; shorter rows use their upper left corner
     activation: str = "gelu"
     causal: bool = True
 
 
 class TokenMixing(nn.Module):
-    """A fully connected network over positions, the same for every feature (Tolstikhin et al. 2021): any two positions
-    are one layer apart, for one fixed length. Causal: each matrix keeps what lies on and below its diagonal.
-    """
+    """A fully connected network over positions, the same for every feature (Tolstikhin et al. 2021): it connects all
+    pairs of positions in one layer, for a fixed length. If causal, each matrix is lower triangular."""
 
     tap_points = ("output",)
     crosses = False
@@ -225,7 +228,7 @@ class TokenMixing(nn.Module):
         super().__init__()
         self.config = config
         self.taps = NO_TAPS
-        self.has_cache, self.max_length = config.causal, config.length  # it can go on token by token, up to a length
+        self.has_cache, self.max_length = config.causal, config.length  # can decode up to this length
         self.first, self.second = (nn.Parameter(torch.empty(config.length, config.length)) for _ in range(2))
         self.first_bias, self.second_bias = (nn.Parameter(torch.empty(config.length)) for _ in range(2))
         self.activation = ACTIVATIONS[config.activation]
@@ -242,11 +245,10 @@ class TokenMixing(nn.Module):
         places, count = positions_in_row(rows, entry.get("count"))
         longest, length = int(count.max()), self.config.length
         if longest > length:
-            raise InputError(f"A row has {longest} tokens, but the model was made for {length}.")
+            raise InputError(f"A row has {longest} tokens, but the model supports at most {length}.")
         real = rows.real
-        places = (
-            places.clamp(max=length) if real is None else places.masked_fill(~real, length)
-        )  # the last slot is waste
+        # Slot `length` takes the padding.
+        places = places.clamp(max=length) if real is None else places.masked_fill(~real, length)
         inputs, x = self._layer(self.first, self.first_bias, rows.x, places, entry.get("inputs"))
         hidden, x = self._layer(self.second, self.second_bias, self.activation(x), places, entry.get("hidden"))
         entry.update(count=count, inputs=inputs, hidden=hidden)
@@ -255,7 +257,8 @@ class TokenMixing(nn.Module):
     def _layer(
         self, weight: Tensor, bias: Tensor, x: Tensor, places: Tensor, before: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """All inputs so far at their places [B, length + 1, d], and the outputs at the new ones [B, T, d]."""
+        """Return all inputs so far at their positions [B, length + 1, d], and the outputs at the new positions [B, T,
+        d]."""
         length = self.config.length
         slots = before if before is not None else x.new_zeros(x.shape[0], length + 1, x.shape[2])
         slots = slots.scatter(1, places.unsqueeze(-1).expand_as(x), x)

@@ -1,7 +1,8 @@
-"""The order in which the cells of an image become tokens, and the same tokens as tiles with what lies around them.
+"""The raster order in which the cells of an image become tokens, and the same tokens as blocks with their
+neighborhoods.
 
-An image is read in blocks, one row of blocks after another, and within a block in rows too (Parmar et al. 2018, §3.3).
-Blocks of one cell are the usual reading order; blocks that all stand side by side are a line cut into pieces.
+An image is read block by block in raster order, and cell by cell in raster order within a block (Parmar et al. 2018,
+§3.3). Blocks of one cell give the usual reading order; blocks in a single row give 1D blocks.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from anyformer.errors import InputError
 
 @dataclass(frozen=True)
 class Raster:
-    """Blocks of `rows` x `columns` cells, `across` of them side by side (None: all), `depth` tokens a cell."""
+    """Blocks of `rows` x `columns` cells, `across` of them side by side (None: all), with `depth` tokens per cell."""
 
     rows: int = 1
     columns: int = 1
@@ -29,11 +30,11 @@ class Raster:
 
     @property
     def size(self) -> int:
-        """Tokens of a block."""
+        """Tokens per block."""
         return self.rows * self.columns * self.depth
 
     def corner(self, i: Tensor) -> tuple[Tensor, Tensor]:
-        """Row and column of the first cell of the block in which token i stands."""
+        """Row and column of the first cell of the block that contains token i."""
         block = i // self.size
         if self.across is None:
             return torch.zeros_like(block), block * self.columns
@@ -46,16 +47,16 @@ class Raster:
         return row + inner // self.columns, column + inner % self.columns, i % self.depth
 
     def counts(self, length: int) -> tuple[int, int]:
-        """Rows of blocks, and blocks in a row, that hold so many tokens."""
+        """Number of rows of blocks, and of blocks in a row, for this many tokens."""
         n = -(-length // self.size)
         return (1, n) if self.across is None else (-(-n // self.across), self.across)
 
 
 @dataclass(frozen=True)
 class BlockNeighborhood:
-    """A block's memory: `above` rows over it and `aside` cells to either side, as far as they are read before it.
+    """A block's memory: `above` rows over it and `aside` cells to either side, limited to cells read before the block.
 
-    Neither may be more than a block has itself.
+    Neither may be larger than the block.
     """
 
     raster: Raster
@@ -63,13 +64,12 @@ class BlockNeighborhood:
     aside: int
 
     def tiles(self, x: Tensor) -> Tensor:
-        """[B, H, T, d] -> [B, blocks · H, tokens of a block, d]; what is missing at the end is zeros."""
+        """[B, H, T, d] -> [B, blocks · H, tokens per block, d], padded with zeros at the end."""
         return self._flatten(self._cells(x))
 
     def neighborhoods(self, x: Tensor) -> Tensor:
-        """[B, H, T, d] -> [B, blocks · H, width, d]: each block's memory, then the block itself; zeros outside of the
-        image. Slices of one padded tensor, since their gradients are cheap and a gather's are not.
-        """
+        """[B, H, T, d] -> [B, blocks · H, width, d]: each block's memory, then the block itself, with zeros outside of
+        the image. Uses slices of one padded tensor, whose gradients are cheaper than those of a gather."""
         cells, above, aside = self._cells(x), self.above, self.aside
         rows, columns = self.raster.rows, self.raster.columns
         wide = F.pad(cells, (0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 0))  # a row of blocks above, one to either side
@@ -86,12 +86,12 @@ class BlockNeighborhood:
         return torch.cat([self._flatten(piece) for piece in pieces], dim=2)
 
     def untile(self, tiles: Tensor, n_heads: int, length: int) -> Tensor:
-        """The way back: [B, blocks · H, tokens of a block, d] -> [B, H, T, d]"""
+        """Inverse of `tiles`: [B, blocks · H, tokens per block, d] -> [B, H, T, d]."""
         return tiles.unflatten(1, (-1, n_heads)).transpose(1, 2).flatten(2, 3)[:, :, :length]
 
     def indices(self, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Which tokens stand where in `tiles` [blocks, tokens] and `memories` [blocks, width]; -1: none."""
-        number = torch.arange(1, length + 1, device=device, dtype=torch.float32).view(1, 1, -1, 1)  # 0 fills
+        """Token index of each slot of `tiles` [blocks, tokens] and of the memories [blocks, width]; -1: none."""
+        number = torch.arange(1, length + 1, device=device, dtype=torch.float32).view(1, 1, -1, 1)  # 0 marks padding
         queries, keys = self.tiles(number), self.neighborhoods(number)
         return queries[0, :, :, 0].long() - 1, keys[0, :, :, 0].long() - 1
 
@@ -111,10 +111,9 @@ class BlockNeighborhood:
 
 @dataclass(frozen=True)
 class BlockLocal2D(Mask):
-    """Tokens are the cells of an image, block by block; a query sees its own block and that block's memory: the cells
-    at most `above` rows over it and `aside` columns to either side (Image Transformer's local attention; with blocks
-    that stand in one line, its local 1D attention). `Causal` beside it forbids what is not read yet.
-    """
+    """Local attention over the cells of an image, block by block: a query sees its own block and that block's memory,
+    which is the cells at most `above` rows over it and `aside` columns to either side (Image Transformer's local 2D
+    attention; with blocks in a single row, its local 1D attention). Combine it with `Causal` to forbid later tokens."""
 
     by_position = True
 
@@ -128,7 +127,7 @@ class BlockLocal2D(Mask):
 
     @property
     def _behind(self) -> int:
-        """Tokens before a block among which its memory lies."""
+        """Number of tokens before a block that can be part of its memory."""
         raster = self.raster
         if raster.across is None:
             return self.aside * raster.depth
@@ -150,15 +149,14 @@ class BlockLocal2D(Mask):
 
     @property
     def surroundings(self) -> BlockNeighborhood | None:
-        """The memories as tiles of one size, where they reach no further than the next block."""
+        """The memories as tiles of one size, if they reach no further than the next block; else None."""
         fits = self.above <= self.raster.rows and self.aside <= self.raster.columns
         return BlockNeighborhood(self.raster, self.above, self.aside) if fits else None
 
 
 class RasterPositions(Positions):
-    """Learned vectors of row, column and channel, added up, for the cells of an image that come one after another in
-    the order of `raster`; `before` tokens stand ahead of them and have a table of their own (a text).
-    """
+    """Learned vectors of row, column and channel, summed, for the cells of an image in the order of `raster`. The
+    `before` tokens that precede them (a text) have a table of their own."""
 
     def __init__(self, rows: int, columns: int, raster: Raster, d_model: int, before: int = 0) -> None:
         super().__init__()
@@ -178,7 +176,7 @@ class RasterPositions(Positions):
         at = positions_of(tokens)
         longest = tokens.x.shape[-2] if tokens.positions is None else highest_position(at) + 1
         if self.max_positions is not None and longest > self.max_positions:
-            raise InputError(f"There are {longest} tokens, but the model has places for {self.max_positions}.")
+            raise InputError(f"There are {longest} tokens, but the model has {self.max_positions} positions.")
         row, column, channel = self.raster.coordinates((at - self.before).clamp(min=0))
         x = F.embedding(row, self.row) + F.embedding(column, self.column)
         x = x if self.channel is None else x + F.embedding(channel, self.channel)

@@ -1,9 +1,9 @@
-"""Recurrent parts around PyTorch's own LSTM and GRU: an encoder, and two decoders that go on from what it ended with.
+"""Recurrent layers around PyTorch's LSTM and GRU: an encoder, and two decoders that start from its last state.
 
-`RNNDecoder` knows the source only by its last state (Sutskever et al. 2014; Cho et al. 2014 show it at every
-step). `AttentionRNNDecoder` looks the source up at every step through `attend`, before the step (Bahdanau et al. 2015)
-or after it (Luong et al. 2015), and may be fed what it made a step ago: it is sequential through attention. A gate may
-weigh what it finds, and it may look at one place instead of all (Xu et al. 2015).
+`RNNDecoder` receives only the last state of the source (Sutskever et al. 2014), or receives it at every step too (Cho
+et al. 2014). `AttentionRNNDecoder` attends to the source at every step, before the cell (Bahdanau et al. 2015) or after
+it (Luong et al. 2015). With input feeding it receives its previous output, and must run step by step. Its context may
+be gated, and its attention may be hard (Xu et al. 2015).
 """
 
 from __future__ import annotations
@@ -32,15 +32,16 @@ from anyformer.layers.rnn import CellType, RNNState, make_cell, run_cell, run_ce
 
 @dataclass(frozen=True, kw_only=True)
 class RNNEncoderConfig(Settings):
-    """An encoder: its tokens are the states at every word, its summary the last states of all layers."""
+    """Settings of an RNN encoder. Its tokens are the states at every token, its summary the last states of all
+    layers."""
 
     d_model: int
     d_hidden: int
     cell: CellType = "lstm"
     n_layers: int = 1
     bidirectional: bool = False
-    reverse: bool = False  # read from the last word to the first
-    dropout: float = 0.0  # between the layers
+    reverse: bool = False  # read from the last token to the first
+    dropout: float = 0.0  # between layers
 
     @property
     def width(self) -> int:
@@ -51,20 +52,22 @@ class RNNEncoderConfig(Settings):
 class RNNDecoderConfig(Settings):
     d_model: int
     d_hidden: int
-    d_context: int  # of the source's tokens
+    d_context: int  # width of the source's tokens
     cell: CellType = "lstm"
     n_layers: int = 1
-    context_every_step: bool = False  # the source's last state with every word, and not only as the start
+    context_every_step: bool = False  # whether every step receives the source's last state, and not only the first
     dropout: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionRNNDecoderConfig(Settings):
-    """`ask` "before": s' = cell(s, [word, context(s)]), out = maxout(s, word, context), as Bahdanau's appendix A.2.2;
-    with `deep` out = tanh(W [s', word, context]), as Xu's §3.1.2.
+    """Settings of a recurrent decoder with attention.
 
-    "after": s' = cell(s, word), out = tanh(W [context(s'), s']), as Luong's §3; with `input_feeding` the cell takes the
-    previous out too.
+    `attend` "before": s' = cell(s, [token, context(s)]), out = maxout(s, token, context), as in Bahdanau's appendix
+    A.2.2; with `deep_output` out = tanh(W [s', token, context]), as in Xu's §3.1.2.
+
+    "after": s' = cell(s, token), out = tanh(W [context(s'), s']), as in Luong's §3; with `input_feeding` the cell also
+    receives the previous out.
     """
 
     d_model: int
@@ -76,12 +79,12 @@ class AttentionRNNDecoderConfig(Settings):
     attend: Literal["before", "after"] = "after"
     score: Literal["dot", "general", "additive"] = "dot"
     input_feeding: bool = False
-    # The source's last states, a map of the backward state at its first word, or maps of the mean of its tokens.
+    # The source's last states, a projection of the backward state at its first token, or projections of its mean token.
     init_state: Literal["last", "first", "mean"] = "last"
     deep_output: bool = False
-    gate: bool = False  # the context times σ(w·s), a number a step
-    hard_attention: bool = False  # one token of the source is drawn in training, and the most probable taken later
-    track_attention: bool = False  # tell the loss where was looked (Note)
+    gate: bool = False  # multiply the context by σ(w·s), a scalar per step
+    hard_attention: bool = False  # sample one source token in training, take the most probable one otherwise
+    track_attention: bool = False  # return an AttentionSummary for the loss
     dropout: float = 0.0
 
     def check(self) -> None:
@@ -97,15 +100,16 @@ class AttentionRNNDecoderConfig(Settings):
 
 @dataclass(frozen=True)
 class AttentionSummary:
-    """Where a decoder looked, for a loss: the weights added up over the words [B, S] and, of what was drawn, the log of
-    its chance and the entropy of the choice, both added up over the words [B]."""
+    """Attention statistics of a decoder for a loss: the weights summed over the target tokens [B, S], the
+    log-probability of the sampled source tokens and the entropy of the weights, both summed over the target tokens [B].
+    """
 
     coverage: Tensor
     log_prob: Tensor
     entropy: Tensor
 
     def to_tensor(self) -> Tensor:
-        """[B, 1, S + 2], as the summary of a decoder's tokens."""
+        """The statistics as a tensor [B, 1, S + 2], for the summary of a decoder's tokens."""
         return torch.cat([self.coverage, self.log_prob[:, None], self.entropy[:, None]], dim=1).unsqueeze(1)
 
     @classmethod
@@ -115,7 +119,8 @@ class AttentionSummary:
 
 @dataclass(frozen=True)
 class AttentionStep:
-    """How words look at the source, [B, T, S] each: the weights, and what was taken by them, the same unless drawn."""
+    """Attention of target tokens to the source: the weights, and the weights used for the context, which differ with
+    hard attention (both [B, T, S])."""
 
     weights: Tensor
     context_weights: Tensor
@@ -127,17 +132,17 @@ class AttentionStep:
         return cls(torch.cat([x.weights for x in looks], dim=1), torch.cat([x.context_weights for x in looks], dim=1))
 
     def summarize(self, real: Tensor | None) -> AttentionSummary:
-        """`real` [B, T]: the words that count; None: all."""
+        """Sum over the real target tokens; `real` is [B, T], None if all are real."""
         counts = torch.ones_like(self.weights[..., 0]) if real is None else real.to(self.weights.dtype)
         logs = self.weights.clamp(min=1e-9).log()
-        chance, entropy = (self.context_weights.detach() * logs).sum(dim=-1), -(self.weights * logs).sum(dim=-1)
+        log_prob, entropy = (self.context_weights.detach() * logs).sum(dim=-1), -(self.weights * logs).sum(dim=-1)
         coverage = (self.weights * counts.unsqueeze(-1)).sum(dim=1)
-        return AttentionSummary(coverage, (chance * counts).sum(dim=1), (entropy * counts).sum(dim=1))
+        return AttentionSummary(coverage, (log_prob * counts).sum(dim=1), (entropy * counts).sum(dim=1))
 
 
 def last_positions(rows: RightPadded, cache: Cache | None) -> Tensor | None:
-    """Where rows end, for a part that reads forwards. If nobody goes on from there, what comes after does not matter;
-    in a recorded step nobody may ask."""
+    """The lengths of rows for a forward cell, or None if they are not needed: if no cache continues from the last
+    states, the states at the padding do not matter. A captured step must not read them."""
     return None if rows.full or (cache is None and rows.mask is not None) else rows.sizes
 
 
@@ -149,7 +154,7 @@ class RNNEncoder(nn.Module):
         super().__init__()
         self.config = config
         self.taps = NO_TAPS
-        self.has_cache = False  # it can go on token by token
+        self.has_cache = False
         self.cell = make_cell(config, config.d_model, bidirectional=config.bidirectional)
 
     def forward(self, tokens: Tokens, memory: Tokens | None = None, cache: Cache | None = None) -> Tokens:
@@ -166,7 +171,7 @@ class RNNEncoder(nn.Module):
 
 
 def initial_state(source: Tokens, n_layers: int, cell: CellType) -> RNNState:
-    """The encoder's last states as the decoder's first ones."""
+    """The encoder's last states as the decoder's initial states."""
     parts = ("hidden", "cell") if cell == "lstm" else ("hidden",)
     if source.summary is None or source.summary.shape[1] != n_layers * len(parts):
         raise InputError("The decoder starts from its encoder's last states; give input_ids, not encoder_outputs.")
@@ -181,7 +186,7 @@ class RNNDecoder(nn.Module):
         super().__init__()
         self.config = config
         self.taps = NO_TAPS
-        self.has_cache = True  # it can go on token by token
+        self.has_cache = True
         self.cell = make_cell(config, config.d_model + (config.d_hidden if config.context_every_step else 0))
 
     def forward(self, tokens: Tokens, memory: Tokens, cache: Cache | None = None) -> Tensor:
@@ -205,7 +210,7 @@ class AttentionRNNDecoder(nn.Module):
         super().__init__()
         self.config = config
         self.taps = NO_TAPS
-        self.has_cache = True  # it can go on token by token
+        self.has_cache = True
         before = config.attend == "before"
         d_in = config.d_model + (config.d_context if before else 0) + (config.d_out if config.input_feeding else 0)
         self.cell = make_cell(config, d_in)
@@ -259,7 +264,8 @@ class AttentionRNNDecoder(nn.Module):
     def _decode_parallel(
         self, rows: RightPadded, source: Tokens, carry: RNNState, sizes: Tensor | None
     ) -> tuple[Tensor, AttentionStep | None, RNNState]:
-        """Where no step waits for the attention of the one before, all words ask together."""
+        """Decode all target tokens at once, which is possible if no step depends on the attention of the previous
+        one."""
         hidden, carry = run_cell(self.cell, rows.x, carry, sizes)
         found, look = self._attend(hidden, source)
         return self._read_after(found, hidden), look, carry
@@ -276,7 +282,7 @@ class AttentionRNNDecoder(nn.Module):
         return torch.cat(outputs, dim=1), AttentionStep.concat(seen), carry
 
     def _step(self, word: Tensor, source: Tokens, carry: RNNState) -> tuple[Tensor, AttentionStep | None, RNNState]:
-        """One word [B, 1, d] further."""
+        """Decode one token [B, 1, d]."""
         if self.config.attend == "before":
             old = carry["hidden"][:, -1:]
             found, look = self._attend(old, source)
@@ -294,7 +300,7 @@ class AttentionRNNDecoder(nn.Module):
         return made, look, {**new, "fed": made[:, 0]}
 
     def _attend(self, query: Tensor, source: Tokens) -> tuple[Tensor, AttentionStep | None]:
-        """What the source says to queries [B, Q, d], and how they looked where somebody wants to know."""
+        """Attend from queries [B, Q, d] to the source; return the contexts, and the weights if they are needed."""
         mask: Mask = NO_MASK if source.mask is None else Padding(source.mask)
         one_head, keys = query.unsqueeze(1), source.x.unsqueeze(1)
         explicit = self.config.hard_attention or self.config.track_attention
@@ -308,8 +314,8 @@ class AttentionRNNDecoder(nn.Module):
         return found, AttentionStep(weights, taken)
 
     def _sample_attention(self, weights: Tensor) -> Tensor:
-        """[B, 1, S] with a 1 at the token looked at: drawn in training, where half of the rows see the expectation all
-        the same, which keeps the gradient calm (Xu et al. 2015, §4.1); else the most probable."""
+        """One-hot weights [B, 1, S]: sampled in training, where half of the rows use the expectation to reduce the
+        variance of the gradient (Xu et al. 2015, §4.1); otherwise the most probable source token."""
         if not self.training:
             return F.one_hot(weights.argmax(dim=-1), weights.shape[-1]).to(weights.dtype)
         flat = weights.detach().flatten(0, 1)
@@ -333,7 +339,7 @@ def _mean(source: Tokens) -> Tensor:
 
 
 def _backward_at_first(source: Tokens) -> Tensor:
-    """The backward half of a two-way encoder at the first real word: it has read the whole row."""
+    """The backward state of a bidirectional encoder at the first real token, after reading the whole row."""
     backward = source.x[..., source.x.shape[-1] // 2 :]
     if source.mask is None:
         return backward[:, 0]

@@ -1,7 +1,7 @@
-"""Rows for parts that read in order (recurrent, convolutional, state-space): each row's real tokens stand first.
+"""Right-padded rows for layers that process tokens in order (recurrent, convolutional, state-space).
 
-Such parts carry something from token to token, so a padded slot in between would move it. Flush rows have their padding
-at the end only, whatever side it came on, and `back` puts the results where the tokens were.
+In these layers, padding between real tokens would change the state. `RightPadded` moves the real tokens of each row to
+its beginning, whatever side the padding was on, and `restore` moves the results back.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from anyformer.core.tokens import Tokens
 
 @dataclass(frozen=True, eq=False)
 class RightPadded:
-    x: Tensor  # [B, T, d], the real tokens of each row first, zeros after them
-    packing: Packing | None  # None: every token is real, or `mask` says which
-    packed: bool = False  # whether the tokens came, and go back, packed
-    mask: Tensor | None = None  # [B, T], of tokens as they came, where nobody may look at it (a recorded step)
+    x: Tensor  # [B, T, d], the real tokens of each row first, then zeros
+    packing: Packing | None  # None: every token is real, or `mask` marks the real ones
+    packed: bool = False  # whether the input tokens were packed, and the results must be
+    mask: Tensor | None = None  # [B, T], original mask, used if its values cannot be read (in a captured step)
 
     @classmethod
     def from_tokens(cls, tokens: Tokens) -> RightPadded:
@@ -35,18 +35,18 @@ class RightPadded:
         if packing is None:
             return cls(tokens.x, None)
         x = packing.right_padded.unpack(tokens.x if tokens.packed else packing.pack(tokens.x))
-        if x.shape[1] == 0:  # nothing real at all; one empty slot keeps every shape alive
+        if x.shape[1] == 0:  # without any real tokens, one empty slot avoids empty tensors
             x = x.new_zeros(x.shape[0], 1, x.shape[2])
         return cls(x, packing, tokens.packed)
 
     @property
     def full(self) -> bool:
-        """Is every token known to be real?"""
+        """Whether every token is known to be real."""
         return self.packing is None and self.mask is None
 
     @property
     def sizes(self) -> Tensor:
-        """Real tokens of each row [B]."""
+        """Number of real tokens of each row [B]."""
         batch, length = self.x.shape[:2]
         if self.mask is not None:
             return self.mask.sum(dim=1)
@@ -56,13 +56,13 @@ class RightPadded:
 
     @property
     def real(self) -> Tensor | None:
-        """[B, T]; None: all."""
+        """Mask of the real tokens [B, T]; None if all are real."""
         if self.full:
             return None
         return torch.arange(self.x.shape[1], device=self.x.device) < self.sizes[:, None]
 
     def restore(self, y: Tensor) -> Tensor:
-        """Results [B, T, …] in the form and at the slots that the tokens had; zeros at the padding."""
+        """Return results [B, T, …] in the layout of the original tokens, with zeros at the padding."""
         if self.mask is not None:
             return gather_tokens(y, left_align_order(self.mask).argsort(dim=1)).masked_fill(
                 ~self.mask.unsqueeze(-1), 0.0
@@ -73,14 +73,15 @@ class RightPadded:
         return y if self.packed else self.packing.unpack(y)
 
     def reverse(self, y: Tensor) -> Tensor:
-        """Each row's real tokens from last to first, the padding still behind them; its own inverse."""
+        """Reverse each row's real tokens, with the padding still at the end; the function is its own inverse."""
         if self.full:
             return y.flip(1)
         at = self.sizes[:, None] - 1 - torch.arange(y.shape[1], device=y.device)
         return gather_tokens(y, torch.where(at < 0, torch.arange(y.shape[1], device=y.device), at))
 
     def extend(self, past: Tensor) -> tuple[Tensor, Tensor]:
-        """The rows [B, n + T, d] with the `past` [B, n, d] before them, and the last n real ones: the next past."""
+        """Return the rows [B, n + T, d] with `past` [B, n, d] before them, and their last n real tokens, the next
+        `past`."""
         n = past.shape[1]
         everything = torch.cat([past, self.x], dim=1)
         if self.full:
@@ -89,10 +90,10 @@ class RightPadded:
 
 
 def left_align_order(mask: Tensor) -> Tensor:
-    """The order [B, T] that puts each row's real tokens first, as they follow one another."""
+    """The order [B, T] that moves each row's real tokens to its beginning and keeps their order."""
     return mask.int().argsort(dim=1, descending=True, stable=True)
 
 
 def gather_tokens(x: Tensor, at: Tensor) -> Tensor:
-    """Of each row of x [B, T, d] the tokens `at` [B, n]."""
+    """Select the tokens `at` [B, n] from each row of x [B, T, d]."""
     return x.gather(1, at.unsqueeze(-1).expand(-1, -1, x.shape[2]))

@@ -1,7 +1,7 @@
-"""PyTorch's own LSTM and GRU over rows that end at different tokens.
+"""PyTorch's LSTM and GRU over rows of different lengths.
 
-`run_cell` tells PyTorch how long each row is, which the host must know. `run_cell_static` needs no number on the host,
-so that a step can be recorded: it goes over all slots, and where none is real the gates hold the state as it is.
+`run_cell` passes row lengths to PyTorch, which needs them on the host. `run_cell_static` needs no values on the host,
+so that a step can be captured: it processes all slots, and at the padding the gates keep the state unchanged.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from anyformer.core.host import host_copy
 from anyformer.layers.right_padded import gather_tokens
 
 CellType = Literal["lstm", "gru"]
-RNNState = dict[str, Tensor]  # "hidden" and, of an LSTM, "cell", each [B, layers, d]; "fed" [B, d]
+RNNState = dict[str, Tensor]  # "hidden", and "cell" for an LSTM, each [B, layers, d]; "fed" [B, d]
 
-CLOSED_GATE = 1e4  # what opens or shuts a gate whatever else it is given: its sigmoid is 1 or 0 in every precision
+CLOSED_GATE = 1e4  # added to a gate's input to open or close it: its sigmoid is 1 or 0 in every precision
 
 
 class CellConfig(Protocol):
@@ -41,13 +41,14 @@ def make_cell(config: CellConfig, d_in: int, *, bidirectional: bool = False) -> 
 
 
 def run_cell(cell: nn.RNNBase, x: Tensor, carry: RNNState, sizes: Tensor | None = None) -> tuple[Tensor, RNNState]:
-    """All of x [B, T, d] from `carry` on; rows have `sizes` real tokens, and end with the state after the last one."""
+    """Run the cell over x [B, T, d] from the state `carry`. Rows have `sizes` real tokens; their new state is that
+    after the last one."""
     names = _names(cell)
     before = [carry[name].transpose(0, 1).contiguous() for name in names if name in carry]
     if sizes is None:
         y, after = _layers(cell, x, before) if cell.training and cell.dropout else _whole(cell, x, before)
     else:
-        whole = host_copy(sizes).clamp(min=1).cpu()  # PyTorch takes no empty rows; what they give is taken back below
+        whole = host_copy(sizes).clamp(min=1).cpu()  # PyTorch rejects empty rows; their states are restored below
         y, after = _whole(cell, pack_padded_sequence(x, whole, batch_first=True, enforce_sorted=False), before)
         y, _ = pad_packed_sequence(y, batch_first=True, total_length=x.shape[1])
     new = {name: part.transpose(0, 1) for name, part in zip(names, after, strict=True)}
@@ -55,7 +56,7 @@ def run_cell(cell: nn.RNNBase, x: Tensor, carry: RNNState, sizes: Tensor | None 
 
 
 def _names(cell: nn.RNNBase) -> tuple[str, ...]:
-    """Of what it hands on."""
+    """Names of the cell's states."""
     return ("hidden", "cell") if isinstance(cell, nn.LSTM) else ("hidden",)
 
 
@@ -65,8 +66,8 @@ def _whole(cell: nn.RNNBase, x: Any, before: Sequence[Tensor]) -> tuple[Any, Seq
 
 
 def _layers(cell: nn.RNNBase, x: Tensor, before: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
-    """The same, with dropout between layers drawn from the generator that all else is drawn from: cuDNN has one of its
-    own, which is set up on the host anew after each seed, where a recorded step may not be."""
+    """Run layer by layer, with dropout between layers that uses PyTorch's default generator. cuDNN has a generator of
+    its own, which the host initializes after each seed; a captured step must not do that."""
     ways = 2 if cell.bidirectional else 1
     ends: list[Sequence[Tensor]] = []
     starts = before or [x.new_zeros(cell.num_layers * ways, len(x), cell.hidden_size)] * len(_names(cell))
@@ -79,18 +80,18 @@ def _layers(cell: nn.RNNBase, x: Tensor, before: Sequence[Tensor]) -> tuple[Tens
 
 
 def _layer(cell: nn.RNNBase, x: Tensor, states: list[Tensor], weights: list[Tensor]) -> tuple[Tensor, ...]:
-    """One layer, in all its directions: what it gives out, and its states after that."""
+    """Run one layer in all its directions; return its outputs and its new states."""
     flags = (True, 1, 0.0, cell.training, cell.bidirectional, True)
     return torch.lstm(x, states, weights, *flags) if len(states) > 1 else torch.gru(x, states[0], weights, *flags)
 
 
 def _dropped(cell: nn.RNNBase, x: Tensor, layer: int) -> Tensor:
-    """What a layer is given of the one below."""
+    """The input of a layer: the output of the layer below, after dropout."""
     return x if layer == 0 else F.dropout(x, cell.dropout, cell.training)
 
 
 def update_moved_rows(moved: Tensor, new: RNNState, old: RNNState) -> RNNState:
-    """The new values where a row moved [B], the old ones (or zeros) elsewhere."""
+    """The new values for rows that moved [B], the old ones (or zeros) for other rows."""
     kept = {}
     for name, value in new.items():
         where = moved.view(-1, *[1] * (value.dim() - 1))
@@ -99,10 +100,10 @@ def update_moved_rows(moved: Tensor, new: RNNState, old: RNNState) -> RNNState:
 
 
 def run_cell_static(cell: nn.RNNBase, x: Tensor, real: Tensor) -> tuple[Tensor, RNNState]:
-    """As `run_cell` from nothing, with the rows' real tokens, which stand first, told by `real` [B, T].
+    """As `run_cell` from zero states, with the rows' real tokens, which come first, marked by `real` [B, T].
 
-    Layer by layer: a further input is 1 where no token is real, and its weights shut every gate that would change what
-    is remembered. What a cell gives out still moves there (a GRU's by rounding), so the last real one is looked up.
+    In each layer, an additional input is 1 at the padding, and its weights close every gate that would change the
+    state. A cell's output still changes there (a GRU's by rounding), so the output at the last real token is gathered.
     """
     empty, last = (~real).to(x.dtype).unsqueeze(-1), (real.sum(dim=1, keepdim=True) - 1).clamp(min=0)
     ways, d = 2 if cell.bidirectional else 1, cell.hidden_size
@@ -120,13 +121,13 @@ def run_cell_static(cell: nn.RNNBase, x: Tensor, real: Tensor) -> tuple[Tensor, 
 
 
 def _weights(cell: nn.RNNBase, layer: int, way: int) -> list[Tensor]:
-    """Of one layer in one direction, with a column more for the slots that are not real."""
+    """Weights of one layer in one direction, with a column for the input that marks the padding."""
     end = f"_l{layer}{'_reverse' if way else ''}"
     into, again, into_bias, again_bias = (
         getattr(cell, f"{name}{end}") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
     )
     part = torch.zeros(cell.hidden_size, 1, dtype=into.dtype, device=into.device)
-    # LSTM: what comes in, what stays, the candidate, the output. GRU: what is read, what stays, the candidate.
+    # LSTM: input gate, forget gate, candidate, output gate. GRU: reset gate, update gate, candidate.
     column = (
         [part - CLOSED_GATE, part + CLOSED_GATE, part, part]
         if isinstance(cell, nn.LSTM)

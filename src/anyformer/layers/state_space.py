@@ -2,8 +2,8 @@
 
     h_t = exp(Δ_t A) h_{t-1} + Δ_t B_t u_t,    y_t = C_t·h_t + D u_t
 
-Training computes all h_t at once with a parallel scan; decoding keeps h and the last few inputs of the convolution, the
-same amount of memory however long the text is.
+Training computes all h_t at once with a parallel scan. Decoding keeps h and the last inputs of the convolution, which
+takes constant memory for any length.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ from anyformer.core.taps import NO_TAPS
 from anyformer.core.tokens import Tokens
 from anyformer.layers.right_padded import RightPadded
 
-STEP_LOW, STEP_HIGH, STEP_FLOOR = 0.001, 0.1, 1e-4  # fresh step sizes Δ, drawn evenly on a logarithmic scale (§E.2)
+# Range of initial step sizes Δ, sampled uniformly on a logarithmic scale (§E.2).
+STEP_LOW, STEP_HIGH, STEP_FLOOR = 0.001, 0.1, 1e-4
 
 
 @dataclass(frozen=True, kw_only=True)
 class SelectiveStateSpaceConfig(Settings):
     d_model: int
     d_inner: int
-    d_state: int = 16  # numbers remembered by each of the d_inner channels
-    rank: int  # of the map from a token to its step sizes
+    d_state: int = 16  # size of the state of each of the d_inner channels
+    rank: int  # of the projection from a token to its step sizes
     kernel: int = 4  # width of the convolution before the recurrence
-    bias: bool = False  # of the projections in and out
+    bias: bool = False  # of the input and output projections
     conv_bias: bool = True
     activation: str = "silu"
 
@@ -47,7 +48,7 @@ class SelectiveStateSpace(nn.Module):
         super().__init__()
         self.config = config
         self.taps = NO_TAPS
-        self.has_cache = True  # it can go on token by token
+        self.has_cache = True
         inner = config.d_inner
         self.enter = FusedLinear(config.d_model, {"input": inner, "gate": inner}, config.bias)
         self.conv = DepthwiseConv1d(inner, config.kernel, config.conv_bias)
@@ -73,7 +74,7 @@ class SelectiveStateSpace(nn.Module):
 
 
 class DepthwiseConv1d(nn.Module):
-    """A causal convolution of each channel by itself."""
+    """A causal depthwise convolution."""
 
     def __init__(self, width: int, kernel: int, bias: bool) -> None:
         super().__init__()
@@ -87,7 +88,7 @@ class DepthwiseConv1d(nn.Module):
             nn.init.zeros_(self.bias)
 
     def forward(self, rows: RightPadded, past: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The result [B, T, d] and the inputs that the next one still needs [B, kernel - 1, d]."""
+        """Return the result [B, T, d] and the inputs that the next step needs [B, kernel - 1, d]."""
         width, kernel = self.weight.shape
         if past is None:
             past = rows.x.new_zeros(rows.x.shape[0], kernel - 1, width)
@@ -97,7 +98,7 @@ class DepthwiseConv1d(nn.Module):
 
 
 class SelectiveScan(nn.Module):
-    """The recurrence itself: A and D are learned, the step Δ, B (write) and C (read) come from the token."""
+    """The recurrence: A and D are parameters; the step Δ, B (write) and C (read) are computed from the token."""
 
     def __init__(self, width: int, d_state: int, rank: int) -> None:
         super().__init__()
@@ -115,7 +116,7 @@ class SelectiveScan(nn.Module):
         nn.init.uniform_(self.step_weight, -bound, bound)
         even = torch.rand_like(self.step_bias)
         steps = torch.exp(even * math.log(STEP_HIGH / STEP_LOW) + math.log(STEP_LOW)).clamp(min=STEP_FLOOR)
-        self.step_bias.data.copy_(steps + torch.log(-torch.expm1(-steps)))  # softplus gives these steps back
+        self.step_bias.data.copy_(steps + torch.log(-torch.expm1(-steps)))  # inverse softplus of the steps
 
     def forward(
         self, u: Tensor, step: Tensor, write: Tensor, read: Tensor, real: Tensor | None, before: Tensor | None
@@ -123,7 +124,7 @@ class SelectiveScan(nn.Module):
         """u [B, T, d] -> the outputs [B, T, d] and the state after the last real token [B, d, n]."""
         precise = torch.float32 if u.dtype in (torch.float16, torch.bfloat16) else u.dtype
         step = F.softplus(F.linear(step, self.step_weight).to(precise) + self.step_bias.to(precise))  # Δ [B, T, d]
-        if real is not None:  # a step of no length leaves the state where it is
+        if real is not None:  # a step of size 0 keeps the state
             step = step.masked_fill(~real.unsqueeze(-1), 0.0)
         keep = torch.exp(step.unsqueeze(-1) * -self.decay.to(precise).exp())  # [B, T, d, n]
         add = (step * u.to(precise)).unsqueeze(-1) * write.to(precise).unsqueeze(-2)
@@ -144,9 +145,9 @@ def scan(keep: Tensor, add: Tensor, before: Tensor | None = None) -> Tensor:
 
 
 def _pairwise(keep: Tensor, add: Tensor) -> Tensor:
-    """The scan by halving (Blelloch 1990): join neighbors, scan the half as many pairs, fill in between.
+    """The scan by halving (Blelloch 1990): combine neighbors, scan half as many pairs, and fill in between.
 
-    Work proportional to T, about 2·log2(T) steps one after another, and no division, so nothing can overflow.
+    Its work is proportional to T, in about 2·log2(T) sequential steps. It does not divide, so nothing overflows.
     """
     length = add.shape[1]
     if length == 1:
@@ -163,7 +164,7 @@ def _pairwise(keep: Tensor, add: Tensor) -> Tensor:
 
 
 class _Scan(torch.autograd.Function):
-    """Its gradient is the same scan, backwards: g_t = dL/dh_t + keep_{t+1} g_{t+1}."""
+    """A scan whose gradient is the same scan, backwards: g_t = dL/dh_t + keep_{t+1} g_{t+1}."""
 
     @staticmethod
     def forward(ctx: torch.autograd.function.FunctionCtx, keep: Tensor, add: Tensor) -> Tensor:

@@ -1,4 +1,5 @@
-"""What one or two families do around a part, a sublayer or a stack. Each keeps the contract of what it wraps."""
+"""Wrappers of a layer, a sublayer or a stack that only one or two families use. Each has the interface of what it
+wraps."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from anyformer.core.wrapper import Wrapper
 
 
 class ContextNorm(Wrapper):
-    """Cross-attention that normalizes what it attends to (Perceiver)."""
+    """Cross-attention that normalizes its context (Perceiver)."""
 
     attention: Attention
     crosses = True
@@ -38,7 +39,7 @@ class ContextNorm(Wrapper):
 
 
 class SegmentRecurrence(Wrapper):
-    """Self-attention that also attends to its last `length` inputs, without gradient (Transformer-XL)."""
+    """Self-attention that also attends to its last `length` inputs, without gradients (Transformer-XL)."""
 
     attention: Attention
     crosses = False
@@ -58,7 +59,7 @@ class SegmentRecurrence(Wrapper):
 
 
 class AttentionOverTime(Wrapper):
-    """Attention among the frames of each cell of a clip; tokens before the cells get nothing (TimeSformer)."""
+    """Attention among the frames of each cell of a clip; tokens before the cells get zeros (TimeSformer)."""
 
     attention: Attention
     crosses = False
@@ -76,8 +77,8 @@ class AttentionOverTime(Wrapper):
 
 
 class AttentionOverSpace(Wrapper):
-    """Attention among the cells of each frame of a clip; tokens before the cells join every frame, and the mean of what
-    they get is kept (TimeSformer)."""
+    """Attention among the cells of each frame of a clip. Tokens before the cells join every frame, and their results
+    are averaged over the frames (TimeSformer)."""
 
     attention: Attention
     crosses = False
@@ -113,14 +114,14 @@ class NoResidual(Sublayer):
 
 
 class ScaledResidual(Sublayer):
-    """A sublayer whose sum is scaled by √½, which keeps its variance (ConvS2S, §3.1)."""
+    """A sublayer whose sum is scaled by √½, which keeps the variance (ConvS2S, §3.1)."""
 
     def add(self, tokens: Tokens, y: Tensor) -> Tokens:
         return tokens.replace((tokens.x + y) * 0.5**0.5)
 
 
 class RecurrentBlock(nn.Module):
-    """A recurrent layer as a block of its own, with neither norm nor residual connection."""
+    """A recurrent layer used as a block, without norm or residual connection."""
 
     tap_points = ("output",)
 
@@ -139,7 +140,7 @@ class RecurrentBlock(nn.Module):
 
     @property
     def sublayers(self) -> dict[str, RecurrentBlock]:
-        """As a block of one sublayer."""
+        """The block as a dict of one sublayer."""
         return {self.name: self}
 
     def forward(self, tokens: Tokens, memory: Tokens | None = None, cache: Cache | None = None) -> Tokens:
@@ -152,7 +153,7 @@ class RecurrentBlock(nn.Module):
 
 
 class NormedStack(Stack):
-    """A stack with the final norm after every block too, as the auxiliary losses of DETR read it."""
+    """A stack that applies the final norm after every block too, for the auxiliary losses of DETR."""
 
     def after_block(self, tokens: Tokens) -> Tokens:
         return super().finish(tokens)
@@ -173,7 +174,7 @@ class FinalDropoutStack(Stack):
 
 
 class RefiningStack(NormedStack):
-    """Queries are boxes that every block moves a little (DAB-DETR, Liu et al. 2022). The boxes are the tokens'
+    """A stack whose queries are boxes that every block refines (DAB-DETR, Liu et al. 2022). The boxes are the tokens'
     `positions` [B, n, 4], as logits; `place` turns them into the vectors that attention adds to queries and keys."""
 
     def __init__(self, blocks: Sequence[nn.Module], final_norm: nn.Module, step: nn.Module, place: nn.Module) -> None:

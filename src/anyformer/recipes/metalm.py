@@ -1,9 +1,9 @@
-"""MetaLM (Hao et al. 2022), a language model with encoders docked to it: as GPT-2, except that encoders of any
-modality are docked to it. What an encoder makes of an image or a sound stands among the words, each vector projected
-to their width at a place that a token keeps free; such a run, and a question if the caller says so, is seen both ways,
-and everything after it is causal. Images and words may take turns.
+"""MetaLM (Hao et al. 2022), a language model with modality encoders: as GPT-2, except that encoders of any modality
+provide some of its input tokens. Each vector that an encoder computes from an image or from audio is projected to the
+width of the text tokens and replaces a placeholder token. Attention is bidirectional within a run of such tokens, and
+within a question if the caller marks it; everything after it is causal. Images and text may alternate.
 
-Published: MetaLM 82.2 CIDEr on COCO's captions without having seen any (table 9 of the paper).
+Published: MetaLM 82.2 CIDEr zero-shot on COCO captions (table 9 of the paper).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from anyformer.registry import Family, register
 @dataclass(frozen=True, kw_only=True)
 class MetaLMConfig(Settings):
     decoder: dict[str, Any] = field(default_factory=dict, hash=False)  # {"family": "gpt2", "n_layers": 12, …}
-    # What is docked, by name: the id that keeps a place for one of its vectors, and the settings of its family.
+    # Modality encoders by name: the placeholder token's id, and the settings of the encoder's family.
     # {"picture": {"token": 3, "encoder": {"family": "vit", …}}}
     encoders: dict[str, Any] = field(default_factory=dict, hash=False)
     padding: int | None = 0
@@ -42,11 +42,11 @@ class MetaLMConfig(Settings):
         self.require(good, 'encoders need a name other than "decoder".')
         for name, dock in self.encoders.items():
             good = isinstance(dock.get("token"), int) and "family" in dock.get("encoder", {})
-            self.require(good, f'the dock of the {name} must say its "token" and its "encoder" with a "family".')
+            self.require(good, f'encoders.{name} needs "token", an integer, and "encoder", settings with a "family".')
 
 
 def _dock(name: str, encoder: Mapping[str, Any]) -> tuple[Stage, int]:
-    """The encoder's stage, which stands aside where nothing is given to it, and the width of what it makes."""
+    """The encoder's stage, skipped if it has no input, and the width of its output."""
     inputs, stack, _ = build_side(encoder, name)
     inputs.mask_name = None  # attention_mask is the text's
     inputs.names = tuple(name for name in inputs.names if name != "attention_mask")

@@ -68,11 +68,12 @@ def has_head(*heads: str) -> Fits:
 
 
 def want_head(model: Model, path: str | PathLike[str], heads: Sequence[str], *, gives: str, task: str) -> None:
-    """An error where the model in a folder has none of these heads yet."""
+    """Raise FolderError if the model in a folder has none of these heads."""
     head = model.config.to_json().get("head")
     if head not in heads:
+        has = "without a head" if head is None else f'with the head "{head}"'
         raise FolderError(
-            f'{path} holds a {model.family} model with the head "{head}", which predicts no {gives}. Fine-tune it:'
+            f"{path} holds a {model.family} model {has}, which predicts no {gives}. Fine-tune it:"
             f" anyformer train {task} --recipe {path} --data DATA --out DIR."
         )
 

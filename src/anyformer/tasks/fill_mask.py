@@ -90,7 +90,8 @@ class FillMask(StreamTask):
     def check(cls, model: Model, path: Source) -> None:
         head = model.config.to_json().get("head")
         if head not in ("masked", "pretraining"):
-            raise FolderError(f'{path} holds a {model.family} model with the head "{head}", which predicts no tokens.')
+            has = "without a head" if head is None else f'with the head "{head}"'
+            raise FolderError(f"{path} holds a {model.family} model {has}, which predicts no tokens.")
 
     # Rows to loss. Without next sentences a window is a piece of the stream between [CLS] and [SEP].
 

@@ -29,7 +29,9 @@ class TrainState:
     tokens: int = 0
     slots: int = 0
     seconds: float = 0.0  # of work, breaks not counted
-    since: float = 0.0  # seconds of work, and the place in the schedule then: where its line of time begins (pace.py)
+    since: float = (
+        0.0  # seconds of work, and the place in the schedule then: where its line of time begins (time_budget.py)
+    )
     reached: float = 0.0
     energy: float = 0.0  # kWh
     scaler: dict[str, Any] = field(default_factory=dict)

@@ -99,11 +99,11 @@ def test_maps_undo_each_other() -> None:
 def test_rotation_and_shear_are_pillows() -> None:
     """Away from the edge, as Image.transform samples."""
     picture = photo(3, 48)
-    centre = 24.0
+    center = 24.0
     angle = torch.tensor([0.3])
     cos, sin = angle.cos(), angle.sin()
-    about = affine(torch.ones(1), x=torch.tensor([-centre]), y=torch.tensor([-centre]))
-    back = affine(torch.ones(1), x=torch.tensor([centre]), y=torch.tensor([centre]))
+    about = affine(torch.ones(1), x=torch.tensor([-center]), y=torch.tensor([-center]))
+    back = affine(torch.ones(1), x=torch.tensor([center]), y=torch.tensor([center]))
     maps = compose_affine(back, compose_affine(affine(cos, cos, xy=-sin + 0.2, yx=sin), about))
     ours = warp(picture[None].float(), maps)[0]
     numbers = inverse(maps)[0].flatten().tolist()
@@ -210,7 +210,7 @@ def pillows(pixels: Tensor, change: object) -> Tensor:
         ("equalize", lambda s: ImageOps.equalize, 0.0),
     ],
 )
-def test_colours_are_pillows(name: str, theirs: object, near: float, strength: float) -> None:
+def test_colors_are_pillows(name: str, theirs: object, near: float, strength: float) -> None:
     given = torch.stack([photo(i, 40) for i in range(3)])
     ours = color_ops.CHANGES[name](given.float(), torch.full((3,), strength))
     wanted = torch.stack([pillows(one, theirs(strength)) for one in given])  # type: ignore[operator]

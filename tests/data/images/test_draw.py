@@ -14,7 +14,7 @@ from anyformer.data.images.image_file import ImageFile
 from tests.training.picture_files import encode
 
 
-def grey(height: int = 300, width: int = 400) -> Image.Image:
+def gray(height: int = 300, width: int = 400) -> Image.Image:
     return Image.fromarray(np.full((height, width, 3), 120, dtype=np.uint8))
 
 
@@ -25,16 +25,16 @@ def changed(image: Image.Image, before: Image.Image) -> tuple[int, int, int, int
 
 
 def test_boxes_are_drawn_around_their_places() -> None:
-    drawn = draw.boxes(grey(), [[50, 60, 150, 160]], [""])
-    assert changed(drawn, grey()) == (50, 60, 150, 160)
+    drawn = draw.boxes(gray(), [[50, 60, 150, 160]], [""])
+    assert changed(drawn, gray()) == (50, 60, 150, 160)
     middle = np.asarray(drawn)[70:150, 60:140]
     assert (middle == 120).all()  # a frame, and nothing inside
-    named = draw.boxes(grey(), [[50, 60, 150, 160], [200, 0, 250, 20]], ["cell 0.93", "cell"], [1, 1])
-    assert changed(named, grey())[1] == 0 and (np.asarray(named)[155, 50] == draw.class_color(1)).all()
+    named = draw.boxes(gray(), [[50, 60, 150, 160], [200, 0, 250, 20]], ["cell 0.93", "cell"], [1, 1])
+    assert changed(named, gray())[1] == 0 and (np.asarray(named)[155, 50] == draw.class_color(1)).all()
 
 
 def test_a_small_picture_is_enlarged_and_its_boxes_with_it() -> None:
-    small = grey(20, 32)
+    small = gray(20, 32)
     drawn = draw.boxes(small, [[8, 5, 16, 10]], [""])
     assert drawn.size == (32 * 7, 20 * 7)
     left, top, right, bottom = changed(drawn, small.resize(drawn.size, resample=0))
@@ -47,13 +47,13 @@ def test_labels_are_whole_and_the_surest_on_top() -> None:
     def tinted(image: Image.Image, kind: int) -> int:
         return int((np.asarray(image) == draw.class_color(kind)).all(axis=2).sum())
 
-    inside = draw.boxes(grey(), [[100, 100, 100, 100]], ["cell 0.93"], [1])
+    inside = draw.boxes(gray(), [[100, 100, 100, 100]], ["cell 0.93"], [1])
     for left, top in ((395, 150), (395, 0), (-30, -30), (200, 299), (450, 350)):
-        moved = draw.boxes(grey(), [[left, top, left, top]], ["cell 0.93"], [1])
+        moved = draw.boxes(gray(), [[left, top, left, top]], ["cell 0.93"], [1])
         assert tinted(moved, 1) == pytest.approx(tinted(inside, 1), rel=0.05)
     places = [[100, 100, 200, 200], [102, 101, 202, 201], [90, 80, 210, 95]]  # the last one's frame crosses labels
-    crowded = draw.boxes(grey(), places, ["cell 0.93", "cell 0.80", ""], [1, 2, 3])
-    alone = draw.boxes(grey(), places[:1], ["cell 0.93"], [1])
+    crowded = draw.boxes(gray(), places, ["cell 0.93", "cell 0.80", ""], [1, 2, 3])
+    alone = draw.boxes(gray(), places[:1], ["cell 0.93"], [1])
     np.testing.assert_array_equal(np.asarray(crowded)[90:99, 100:146], np.asarray(alone)[90:99, 100:146])
 
 
@@ -73,18 +73,18 @@ def test_places_of_a_picture_that_was_opened_smaller(monkeypatch: pytest.MonkeyP
 
 def test_joints_and_bones() -> None:
     points = [[100, 100, 2], [200, 100, 2], [300, 200, 0]]
-    drawn = draw.keypoints(grey(), points, [(0, 1), (1, 2)])
-    left, top, right, bottom = changed(drawn, grey())
+    drawn = draw.keypoints(gray(), points, [(0, 1), (1, 2)])
+    left, top, right, bottom = changed(drawn, gray())
     assert left < 100 < 200 < right < 210 and top < 100 < bottom < 110  # the third is not seen, nor its bone
     assert (np.asarray(drawn)[100, 150] != 120).any()
-    two = draw.keypoints(grey(), [points, [[10, 280, 1], [20, 280, 1], [30, 280, 1]]])
-    assert changed(two, grey())[3] > 270
+    two = draw.keypoints(gray(), [points, [[10, 280, 1], [20, 280, 1], [30, 280, 1]]])
+    assert changed(two, gray())[3] > 270
 
 
 def test_masks_tint_their_pixels_and_leave_the_rest() -> None:
     classes = np.zeros((300, 400), dtype=np.int64)
     classes[100:200, 150:250] = 3
-    drawn = np.asarray(draw.mask(grey(), classes, ["nothing", "a", "b", "cat"]))
+    drawn = np.asarray(draw.mask(gray(), classes, ["nothing", "a", "b", "cat"]))
     wanted = 0.45 * 120 + 0.55 * np.array(draw.class_color(3))
     np.testing.assert_allclose(drawn[150, 200], wanted, atol=1)
     assert (drawn[250:, :] == 120).all() and (drawn[:20, :40] != 120).any()  # the legend stands in the corner
@@ -93,19 +93,19 @@ def test_masks_tint_their_pixels_and_leave_the_rest() -> None:
 def test_heat_is_bright_where_the_weight_is() -> None:
     weights = np.zeros((3, 4))
     weights[1, 2] = 1.0
-    lit = np.asarray(draw.heatmap(grey(), weights)).astype(int).sum(axis=2)
+    lit = np.asarray(draw.heatmap(gray(), weights)).astype(int).sum(axis=2)
     assert lit[150, 250] > 2 * lit[20, 20]
 
 
 def test_large_pictures_stand_small_beside_others() -> None:
-    assert draw.shrink(grey(3000, 6000)).size == (1000, 500) and draw.shrink(grey(1, 6000)).size == (1000, 1)
-    assert draw.shrink(grey()).size == (400, 300)
+    assert draw.shrink(gray(3000, 6000)).size == (1000, 500) and draw.shrink(gray(1, 6000)).size == (1000, 1)
+    assert draw.shrink(gray()).size == (400, 300)
 
 
 def test_pictures_side_by_side() -> None:
-    sheet = draw.grid([[grey(), grey()], [grey(100, 400)]], ["one", "two"])
+    sheet = draw.grid([[gray(), gray()], [gray(100, 400)]], ["one", "two"])
     assert sheet.width == 2 * 404 + 4 and sheet.height > 400
-    assert draw.side_by_side([grey()]).size == (408, 308)
+    assert draw.side_by_side([gray()]).size == (408, 308)
 
 
 @pytest.mark.parametrize("n", [1, 6])
@@ -121,7 +121,7 @@ def test_titles_are_whole(n: int) -> None:
 def test_strips_are_dark_where_the_weights_are() -> None:
     """Four letters, each looked for in its own quarter of the line."""
     weights = np.kron(np.eye(4), np.full((1, 2), 0.25))
-    sheet = draw.strips(grey(20, 120), weights, "abcd").convert("L")
+    sheet = draw.strips(gray(20, 120), weights, "abcd").convert("L")
     line = 20 * draw.LINE // 120
     assert sheet.size == (draw.LINE + draw.STRIP, line + 4 * draw.STRIP)
     for letter in range(4):

@@ -48,10 +48,10 @@ def test_jpeg_is_near() -> None:
     assert np.abs(pixels(encode(flat, "JPEG", quality=95)).astype(int) - flat).max() <= 3
 
 
-def test_grey_palette_alpha_and_one_bit() -> None:
-    grey = np.arange(64, dtype=np.uint8).reshape(8, 8) * 4
-    np.testing.assert_array_equal(pixels(encode(grey)), np.stack([grey] * 3, axis=2))
-    np.testing.assert_array_equal(pixels(encode(grey), "L"), grey)
+def test_gray_palette_alpha_and_one_bit() -> None:
+    gray = np.arange(64, dtype=np.uint8).reshape(8, 8) * 4
+    np.testing.assert_array_equal(pixels(encode(gray)), np.stack([gray] * 3, axis=2))
+    np.testing.assert_array_equal(pixels(encode(gray), "L"), gray)
     palette = Image.fromarray(np.arange(4, dtype=np.uint8).reshape(2, 2), "P")
     palette.putpalette([10, 20, 30, 40, 50, 60, 70, 80, 90, 1, 2, 3])
     wanted = [[[10, 20, 30], [40, 50, 60]], [[70, 80, 90], [1, 2, 3]]]

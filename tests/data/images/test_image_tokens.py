@@ -91,12 +91,12 @@ def test_palette_written_is_read_by_transformers(tmp_path: Path) -> None:
     assert torch.equal(again.encode(PICTURES), palette.encode(PICTURES))
 
 
-def test_a_palette_of_the_colours_there_are() -> None:
+def test_a_palette_of_the_colors_there_are() -> None:
     """As many clusters as colors: each color is its own, and images of them come back."""
-    colours = torch.tensor([[0, 0, 0], [255, 255, 255], [200, 30, 30], [30, 200, 30], [30, 30, 200]])
-    pixels = colours[torch.arange(500) % 5]
+    colors = torch.tensor([[0, 0, 0], [255, 255, 255], [200, 30, 30], [30, 200, 30], [30, 30, 200]])
+    pixels = colors[torch.arange(500) % 5]
     palette = ColorPalette.fit(pixels, 5, (8, 12))
-    picture = colours[torch.arange(96) % 5].T.reshape(1, 3, 8, 12).to(torch.uint8)
+    picture = colors[torch.arange(96) % 5].T.reshape(1, 3, 8, 12).to(torch.uint8)
     assert torch.equal(palette.decode(palette.encode(picture)), picture)
     with pytest.raises(af.ConfigError, match=r"5 .*colors.* 6"):
         ColorPalette.fit(pixels, 6, (8, 12))

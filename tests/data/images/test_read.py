@@ -38,7 +38,7 @@ def pictures(n: int = 6) -> dict[str, bytes]:
 def check(rows: Any, n: int = 6) -> None:
     """Each label with its own pixels, whatever the order."""
     assert len(rows) == n and rows.columns == ("image", "label")
-    made = {label: [] for label in files.COLOURS}  # type: dict[str, list[bytes]]
+    made = {label: [] for label in files.COLORS}  # type: dict[str, list[bytes]]
     for label, pixels in files.labeled(n):
         made[label].append(pixels.tobytes())
     for row in rows:
@@ -107,7 +107,7 @@ def test_hugging_face_image_folder(tmp_path: Path) -> None:
 def test_arrays(tmp_path: Path) -> None:
     write(tmp_path, {"x.npz": files.npz(6)})
     check(read_images(tmp_path / "x.npz"))
-    assert read_images(tmp_path / "x.npz").metadata["labels"] == list(files.COLOURS)
+    assert read_images(tmp_path / "x.npz").metadata["labels"] == list(files.COLORS)
     packed = [files.encode(pixels) for _, pixels in files.labeled(6)]
     stream = io.BytesIO()
     np.savez_compressed(
@@ -115,7 +115,7 @@ def test_arrays(tmp_path: Path) -> None:
         jpeg=np.frombuffer(b"".join(packed), dtype=np.uint8),
         offsets=np.cumsum([0, *map(len, packed)]),
         labels=np.array([0, 1, 2] * 2, dtype=np.uint8),
-        classes=np.array(list(files.COLOURS)),
+        classes=np.array(list(files.COLORS)),
     )
     write(tmp_path, {"packed.npz": stream.getvalue()})
     check(read_images(tmp_path / "packed.npz"))
@@ -133,7 +133,7 @@ def test_pictures_alone(tmp_path: Path) -> None:
 def test_coco(tmp_path: Path) -> None:
     write(tmp_path, files.coco(6))
     rows = read_images(tmp_path / "x.json")
-    assert len(rows) == 6 and rows.metadata["labels"] == list(files.COLOURS)
+    assert len(rows) == 6 and rows.metadata["labels"] == list(files.COLORS)
     assert rows.metadata["bones"] == [(0, 1)] and rows.metadata["joints"][0] == "left_top"
     for i, row in enumerate(rows):
         left, top = files.corner(i)
@@ -158,9 +158,9 @@ def test_a_picture_without_objects_has_empty_arrays(tmp_path: Path) -> None:
 def test_points_and_boxes_in_plain_json(tmp_path: Path) -> None:
     one = {"file": "a.png", "keypoints": [[1, 2], [3, 4]], "boxes": [[1, 2, 3, 4]], "mask": "m.png"}
     other = {"file": "a.png", "keypoints": [[1, 2], [3, 4]], "boxes": []}
-    grey = files.encode(np.eye(8, dtype=np.uint8))
+    gray = files.encode(np.eye(8, dtype=np.uint8))
     write(tmp_path, {"x.json": json.dumps({"images": [one, other]}), "a.png": files.encode(files.square((1, 2, 3), 0))})
-    write(tmp_path, {"m.png": grey})
+    write(tmp_path, {"m.png": gray})
     rows = read_images(tmp_path / "x.json")
     np.testing.assert_array_equal(rows[0]["keypoints"], [[1, 2, 2], [3, 4, 2]])
     assert rows[1]["boxes"].shape == (0, 4) and rows[1]["mask"] is None

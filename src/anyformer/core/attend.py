@@ -1,9 +1,9 @@
-"""softmax(QKᵀ)V: one contract, a reference that spells it out, and PyTorch's fused kernel.
+"""softmax(QKᵀ)V: one interface, a reference implementation, and PyTorch's fused kernel.
 
     attend(query, key, value, mask)      query [B, H, Q, d], key [B, G, K, d], value [B, G, K, v] -> [B, H, Q, v]
 
 G divides H: each group of H/G query heads shares one key/value head. B of the keys may divide B of the queries: beams
-share the keys of one source. `mask` says who may attend (True); a query that may attend to nothing gives zeros. `bias`
+share the keys of one source. `mask` is True for allowed pairs; a query that may attend to nothing gives zeros. `bias`
 [.., H, Q, K] is added to the scores. `offset` is the index of the first query among the keys (cached decoding). A
 faster kernel adds a chooser: given a call, it returns the kernel to take, or None.
 """

@@ -180,10 +180,8 @@ class Attention(nn.Module):
         if self.crosses and cache is not None:
             entry = cache.cross_attention(self.cache_key)
             if key is not None and value is not None:
-                entry.key, entry.value = (
-                    key.contiguous(),
-                    value.contiguous(),
-                )  # contiguous, since every later step reads them
+                # Contiguous, since every later step reads them.
+                entry.key, entry.value = key.contiguous(), value.contiguous()
             key, value = entry.key, entry.value
         assert key is not None and value is not None
         if self.crosses or cache is None:

@@ -1,9 +1,9 @@
-"""softmax(QKᵀ)V: one contract, a reference that spells it out, and PyTorch's fused kernel.
+"""softmax(QKᵀ)V: one interface, a reference implementation, and PyTorch's fused kernel.
 
     attend(query, key, value, mask)      query [B, H, Q, d], key [B, G, K, d], value [B, G, K, v] -> [B, H, Q, v]
 
 G divides H: each group of H/G query heads shares one key/value head. B of the keys may divide B of the queries: beams
-share the keys of one source. `mask` says who may attend (True); a query that may attend to nothing gives zeros. `bias`
+share the keys of one source. `mask` is True for allowed pairs; a query that may attend to nothing gives zeros. `bias`
 [.., H, Q, K] is added to the scores. `offset` is the index of the first query among the keys (cached decoding). A
 faster kernel adds a chooser: given a call, it returns the kernel to take, or None.
 """
@@ -29,7 +29,7 @@ NOT_CUDNN = (SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBack
 
 @dataclass(frozen=True)
 class AttentionCall:
-    """One question put to a kernel."""
+    """The arguments of one attention call."""
 
     query: Tensor
     key: Tensor
@@ -59,7 +59,8 @@ class AttentionCall:
 
 @dataclass(frozen=True)
 class Kernel:
-    """`can`: the answer would be right. `pays`: and it is worth choosing over those further down the list."""
+    """An attention kernel. `can`: whether it supports a call. `pays`: whether it is faster than the kernels after
+    it."""
 
     name: str
     can: Callable[[AttentionCall], bool]
@@ -94,7 +95,8 @@ def attend(
 
 
 def choose_kernel(call: AttentionCall) -> Kernel:
-    """The kernel of the first chooser that returns one; else PyTorch's fused kernel, or the reference if it is unsupported."""
+    """The kernel of the first chooser that returns one; otherwise PyTorch's fused kernel, or the reference if
+    unsupported."""
     for choose in CHOOSERS:
         kernel = choose(call)
         if kernel is not None:
@@ -123,7 +125,8 @@ def attention_weights(
 
 
 def merge_beams(query: Tensor, beams: int) -> Tensor:
-    """[B·beams, H, Q, d] -> [B, H, beams·Q, d]: to keys that all beams share, they are more queries."""
+    """[B·beams, H, Q, d] -> [B·beams / beams, H, beams·Q, d]: the keys that all beams share see them as more
+    queries."""
     return query if beams == 1 else query.unflatten(0, (-1, beams)).transpose(1, 2).flatten(2, 3)
 
 
@@ -133,7 +136,7 @@ def split_beams(x: Tensor, beams: int) -> Tensor:
 
 
 def _unpack_weights(weights: Tensor, packed: PackedMask) -> Tensor:
-    """Weights of flush rows [B, H, q, k] at the slots that queries and keys had before packing [B, H, Q, K]."""
+    """Weights of right-padded rows [B, H, q, k], moved to the positions before packing [B, H, Q, K]."""
     query, key = packed.query, packed.key
     spread = query.unpack(query.right_padded.pack(weights.transpose(1, 2)))  # [B, Q, H, k]
     spread = key.unpack(key.right_padded.pack(spread.permute(0, 3, 1, 2)))  # [B, K, Q, H]
@@ -165,7 +168,7 @@ def repeat_kv(x: Tensor, n_heads: int) -> Tensor:
 
 
 def repadded(call: AttentionCall, packed: PackedMask) -> AttentionCall:
-    """The same question with the rows padded again, flush left, so that masks count within the row."""
+    """The same call with the rows padded on the right, so that masks use positions within the row."""
     queries, keys = packed.query.right_padded, packed.key.right_padded
 
     def pad(x: Tensor, packing: Packing) -> Tensor:  # [1, H, N, d] -> [B, H, T, d]
@@ -223,16 +226,16 @@ def backends(call: AttentionCall) -> AbstractContextManager[None]:
 
 
 def _fills_tiles(call: AttentionCall) -> bool:
-    """Whether cuDNN may be asked. Where lengths leave a part of its tiles empty and scores are far below zero, its
-    gradients may be no numbers (PyTorch 2.11 to 2.13; its issue 196678 tells of half a tile and a mask, a ViT of 64
-    patches met it without one, so any part counts here)."""
+    """Whether cuDNN may be used. If lengths do not fill its tiles and scores are far below zero, its gradients may be
+    NaN (PyTorch 2.11 to 2.13). PyTorch's issue 196678 reports it for half a tile and a mask, but it also occurs without
+    a mask in a ViT with 64 patches, so every partial tile counts."""
     if not (call.query.is_cuda and torch.is_grad_enabled()):
         return True
     return call.query.shape[2] % TILE == 0 and call.key.shape[2] % TILE == 0
 
 
 def _backends_without_cudnn() -> list[SDPBackend]:
-    """What PyTorch may use by its own switches, without cuDNN; those cannot be asked while it compiles."""
+    """The backends enabled in PyTorch, without cuDNN. The switches cannot be read while PyTorch compiles."""
     if torch.compiler.is_compiling():
         return list(NOT_CUDNN)
     flags = torch.backends.cuda
@@ -241,8 +244,8 @@ def _backends_without_cudnn() -> list[SDPBackend]:
 
 
 def _open_empty_rows(allowed: Tensor) -> tuple[Tensor, Tensor]:
-    """And which queries see anything. The CPU's kernel gives zeros for one that does not; CUDA's each have their own
-    answer, which need be no number: there it sees everything, and its answer and gradient are thrown away."""
+    """Let queries that see nothing see everything, and return which queries see anything. The CPU kernel gives zeros
+    for such queries; CUDA kernels may give NaN, so there the result and the gradient are discarded."""
     sees = allowed.any(dim=-1, keepdim=True)
     return allowed | ~sees, sees
 

@@ -23,7 +23,7 @@ class AttentionConfig(Settings):
     d_query: int
     n_heads: int
     n_kv_heads: int | None = None  # fewer than n_heads: grouped; 1: multi-query
-    d_context: int | None = None  # width of what cross-attention reads; None: self-attention
+    d_context: int | None = None  # width of the tokens that cross-attention reads; None: self-attention
     d_qk: int | None = None  # of all heads together; None: d_query
     d_value: int | None = None  # of all heads together; None: d_qk
     d_out: int | None = None  # None: d_query
@@ -32,7 +32,7 @@ class AttentionConfig(Settings):
     scale: float | None = None  # None: 1 / √d_head
     qk_norm: NormConfig | None = None  # of each head's queries and keys, before they are rotated
     dropout: float = 0.0
-    mask: Mask = NO_MASK  # what the family forbids: the future, what lies outside a window
+    mask: Mask = NO_MASK  # the family's own mask, such as causal or a window
 
     def check(self) -> None:
         self.require(self.n_heads > 0, f"n_heads is {self.n_heads}; it must be 1 or more.")
@@ -59,7 +59,7 @@ class AttentionConfig(Settings):
 
     @property
     def span(self) -> int | None:
-        """How many tokens before a query it can attend to, if the mask bounds that."""
+        """Number of tokens before a query that it can attend to; None if the mask does not bound it."""
         return self.mask.span if self.mask.relative or self.mask.by_position else None
 
 
@@ -72,7 +72,7 @@ class Attention(nn.Module):
         super().__init__()
         self.config, self.score, self.taps = config, score, NO_TAPS
         self.crosses = config.d_context is not None
-        self.has_cache = any(isinstance(part, Causal) for part in config.mask.parts)  # it can go on token by token
+        self.has_cache = any(isinstance(part, Causal) for part in config.mask.parts)
         self.scale = config.d_head**-0.5 if config.scale is None else config.scale
         widths = {
             "query": config.width_qk,
@@ -137,7 +137,7 @@ class Attention(nn.Module):
         return x.split_with_sizes(list(self.widths.values()), dim=-1)
 
     def role(self, linear: nn.Module, name: str, x: Tensor) -> Tensor:
-        """One role of a fused layer, also if a tool has put a layer of its own in its place."""
+        """Apply one role of a fused layer, also if the layer was replaced, for example by an adapter."""
         if isinstance(linear, FusedLinear):
             return linear(x, role=name)
         return self.split(linear(x))[list(self.widths).index(name)]
@@ -151,7 +151,8 @@ class Attention(nn.Module):
         source: Tokens | None,
         cache: Cache | None,
     ) -> Tensor:
-        """What the heads gather, side by side [B, T, H·v]: everything between the projections and the output layer."""
+        """The concatenated results of all heads [B, T, H·v]: everything between the projections and the output
+        layer."""
         config = self.config
         encoding = None if self.crosses else tokens.encoding
         query = split_heads(query, config.n_heads, tokens.packed)  # [B, H, Q, d]
@@ -179,7 +180,8 @@ class Attention(nn.Module):
         if self.crosses and cache is not None:
             entry = cache.cross_attention(self.cache_key)
             if key is not None and value is not None:
-                entry.key, entry.value = key.contiguous(), value.contiguous()  # read at every step from now on
+                # Contiguous, since every later step reads them.
+                entry.key, entry.value = key.contiguous(), value.contiguous()
             key, value = entry.key, entry.value
         assert key is not None and value is not None
         if self.crosses or cache is None:
@@ -191,7 +193,7 @@ class Attention(nn.Module):
         return *past.append(key, value), offset
 
     def mask_for(self, tokens: Tokens, source: Tokens | None, cache: Cache | None, n_keys: int) -> Mask:
-        """What the family allows, which keys are real, and which tokens attend to each other in any case."""
+        """The complete mask: the family's own, the padding, and spans with bidirectional attention."""
         mask = self._own_mask(tokens, source, cache, n_keys)
         if source is not None or tokens.spans is None:
             return mask
@@ -210,7 +212,7 @@ class Attention(nn.Module):
 
     @staticmethod
     def _within_documents(own: Mask, tokens: Tokens) -> Mask:
-        """Causal attention does not cross from one text of a row to the next."""
+        """Restrict causal attention to the documents of a row."""
         if tokens.documents is None or not any(isinstance(part, Causal) for part in own.parts):
             return own
         return own & DocumentMask(tokens.documents, tokens.documents)

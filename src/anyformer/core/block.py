@@ -28,7 +28,7 @@ NormOrder = Literal["pre", "post", "sandwich"]
 
 
 class SublayerPart(Protocol):
-    """The contract of what stands in a sublayer: Attention, FeedForward and every layer of anyformer.layers."""
+    """Interface of a sublayer's part: Attention, FeedForward and every layer of anyformer.layers."""
 
     crosses: bool  # whether it reads a memory; without one its sublayer is skipped
 
@@ -36,7 +36,7 @@ class SublayerPart(Protocol):
 
 
 class LayerScale(nn.Module):
-    """Every feature times a learned number that starts small (Touvron et al. 2021)."""
+    """Multiplies every feature by a learned number with a small initial value (Touvron et al. 2021)."""
 
     def __init__(self, width: int, start: float) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class LayerScale(nn.Module):
 class Sublayer(Wrapper):
     """A part with its norms, dropout and residual connection.
 
-    Calling it returns what the part contributes; `add` joins that with the residual stream.
+    Calling it returns the part's contribution; `add` adds it to the residual stream.
     """
 
     part: nn.Module
@@ -82,18 +82,18 @@ class Sublayer(Wrapper):
     def forward(
         self, tokens: Tokens | Tensor, memory: Tokens | Tensor | None = None, cache: Cache | None = None
     ) -> Tensor:
-        """What the part contributes to the residual stream, [B, T, d]. Plain vectors may stand for tokens."""
+        """The part's contribution to the residual stream, [B, T, d]. Plain vectors can be passed instead of tokens."""
         tokens = tokens if isinstance(tokens, Tokens) else Tokens(tokens)
         return self.finish(self.part(self.read(tokens), memory, cache), tokens)
 
     def read(self, tokens: Tokens) -> Tokens:
-        """What the part is given."""
+        """The part's input."""
         if self.norm is None or self.order == "post":
             return tokens
         return tokens.replace(apply_norm(self.norm, tokens.x, tokens.mask))
 
     def finish(self, y: Tensor, tokens: Tokens) -> Tensor:
-        """What is done to the part's result before it is added."""
+        """Post-process the part's result before it is added."""
         if self.post_norm is not None:
             y = apply_norm(self.post_norm, y, tokens.mask)
         if self.training:
@@ -111,7 +111,7 @@ class Sublayer(Wrapper):
 
 
 def drop_path(y: Tensor, rate: float, tokens: Tokens) -> Tensor:
-    """Stochastic depth: rows are zeroed at this rate, the others scaled up."""
+    """Stochastic depth: zero whole rows at this rate, and scale the others up."""
     if not rate:
         return y
     batch = y.shape[0] if tokens.packing is None else tokens.packing.batch
@@ -140,7 +140,7 @@ class Block(nn.Module):
         return cast("dict[str, Sublayer]", self._modules)
 
     def active(self, memory: Tokens | None) -> list[Sublayer]:
-        """Cross-attention is skipped if there is nothing to attend to (GPT-2 with cross-attention)."""
+        """The sublayers to run. Cross-attention is skipped if there is no memory (GPT-2 with cross-attention)."""
         return [sublayer for sublayer in self.sublayers.values() if memory is not None or not sublayer.crosses]
 
     def forward(

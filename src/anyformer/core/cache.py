@@ -1,7 +1,7 @@
-"""What a model remembers between decoding steps: one entry a layer, by the layer's name.
+"""The cache of a model between decoding steps, with one entry per layer, by the layer's name.
 
-Self-attention keeps the keys and values of the past, cross-attention those of the encoder, a recurrent layer its state.
-Keys can be cut back to a length; a recurrent state cannot, so a mark keeps a copy of it.
+Self-attention stores the keys and values of past tokens, cross-attention those of the encoder, a recurrent layer its
+state. Keys can be truncated; a recurrent state cannot, so a mark stores a copy of it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class CrossAttentionCache(KeyValueEntry):
         self.apply(lambda x: x.index_select(0, rows))
 
     def rewind(self, length: int) -> None:
-        """The encoder's keys do not grow."""
+        """Do nothing: the encoder's keys do not grow."""
 
 
 class SelfAttentionCache(KeyValueEntry):
@@ -118,7 +118,7 @@ def _append(buffer: Tensor | None, new: Tensor, held: int) -> Tensor:
 
 
 class RecurrentState(dict[str, Tensor]):
-    """What a recurrent layer carries along, by name, batch first. A step replaces tensors and never writes into one."""
+    """Tensors that a recurrent layer keeps, by name, batch first. A step replaces tensors and never writes into one."""
 
     def apply(self, change: Callable[[Tensor], Tensor]) -> None:
         self.update({name: change(tensor) for name, tensor in self.items()})
@@ -128,7 +128,7 @@ class RecurrentState(dict[str, Tensor]):
 
 
 class CacheMark:
-    """A position to come back to. It follows the rows when they are reordered, as long as it is referenced."""
+    """A position to rewind to. It follows the rows when they are reordered, as long as it is referenced."""
 
     def __init__(self, length: int, recurrent: dict[str, RecurrentState]) -> None:
         self.length, self.recurrent = length, recurrent
@@ -142,7 +142,7 @@ class CacheMark:
 
 
 class Cache:
-    """Everything a model remembers between two decoding steps."""
+    """Everything that a model caches between two decoding steps."""
 
     def __init__(self) -> None:
         self.layers: dict[str, SelfAttentionCache | CrossAttentionCache | RecurrentState] = {}
@@ -150,7 +150,7 @@ class Cache:
         self.length = 0
         self.uncounted = 0  # tokens before the text (an image's) that its positions do not count
         self.numbered = False  # whether some layer's mask depends on the positions of tokens
-        self.encoder_tokens: dict[str, Tokens] = {}  # tokens of finished stages, so that they need not run again
+        self.encoder_tokens: dict[str, Tokens] = {}  # outputs of finished stages, so that they need not run again
         self.marks: weakref.WeakSet[CacheMark] = weakref.WeakSet()
         self._places: Tensor | None = None  # [B, length] positions without padding, since the last `advance`
         self.checked = False  # whether the packed weights were checked when decoding began
@@ -172,16 +172,16 @@ class Cache:
         return entry
 
     def num_tokens(self) -> int | Tensor:
-        """The number of real tokens remembered: one number, or one a row [B, 1]."""
+        """The number of real tokens cached: one number, or one per row [B, 1]."""
         return self.length if self.real is None else self.real.sum(dim=1, keepdim=True)
 
     def mask(self, own: Mask, n_query: int, n_keys: int) -> Mask:
-        """What the last `n_query` tokens may attend to among the `n_keys` of a layer: what the family allows (`own`)
-        and is real. Distances do not count padding."""
+        """The mask of the last `n_query` tokens for the `n_keys` of a layer: the family's mask (`own`) and the padding.
+        Distances do not count padding."""
         self.numbered |= own.by_position
         if self.real is None:
             return ShiftedMask(own, self.length - n_keys) if own.by_position and n_keys < self.length else own
-        real = Padding(self.real[:, self.real.shape[1] - n_keys :])  # a bounded memory has the last ones only
+        real = Padding(self.real[:, self.real.shape[1] - n_keys :])  # a bounded cache has the last ones only
         near = n_keys == n_query and not own.by_position
         if near or all(isinstance(part, Causal) for part in own.parts):
             return own & real
@@ -190,7 +190,7 @@ class Cache:
         return PositionMask(own, self._places[:, self.real.shape[1] - n_keys :]) & real
 
     def advance(self, mask: Tensor | None, batch: int, n: int, device: torch.device) -> None:
-        """Note n more tokens a row; `mask` [B, n] says which are real."""
+        """Add n tokens to each row; `mask` [B, n] marks the real ones."""
         self._drop_unreachable()
         self._places = None
         if mask is not None or self.real is not None:
@@ -201,18 +201,18 @@ class Cache:
         self.length += n
 
     def _drop_unreachable(self) -> None:
-        """Windows keep only what a later query can read, and what a mark may come back to."""
+        """Drop tokens outside of all windows that neither a later query nor a mark can read."""
         now = min((mark.length for mark in self.marks), default=self.length)
         for layer in self.layers.values():
             if not isinstance(layer, SelfAttentionCache) or layer.span is None:
                 continue
-            if now - layer.first - layer.span >= GROW_BY:  # seldom enough that moving the rest costs little
+            if now - layer.first - layer.span >= GROW_BY:  # rarely, so that moving the rest costs little
                 before = now - layer.span if self.real is None else self._last_real(now, layer.span)
                 if before - layer.first >= GROW_BY // 2:
                     layer.drop_before(before)
 
     def _last_real(self, now: int, span: int) -> int:
-        """The column from which on every row has `span` real tokens before `now`, or all it has."""
+        """The column from which every row has `span` real tokens before `now`, or all of its tokens."""
         assert self.real is not None
         after = self.real[:, :now].flip(1).cumsum(dim=1)  # real tokens from a column on, counted from the end
         wanted = after[:, -1:].clamp(max=span)
@@ -232,7 +232,7 @@ class Cache:
             self._change_encoder_tokens(lambda x: x.index_select(0, rows))
 
     def _moved(self, rows: Tensor) -> Tensor | None:
-        """Rows that do not continue themselves. Not known on a GPU, where asking would wait for it."""
+        """Rows that do not continue themselves; None on a GPU, where reading them would synchronize."""
         layers = [layer for layer in self.layers.values() if isinstance(layer, SelfAttentionCache)]
         if rows.is_cuda or {layer.key.shape[0] for layer in layers if layer.key is not None} != {len(rows)}:
             return None
@@ -251,7 +251,7 @@ class Cache:
         return mark
 
     def rewind(self, mark: CacheMark) -> None:
-        """Forget what came after the mark."""
+        """Drop everything after the mark."""
         for path, layer in self.layers.items():
             if isinstance(layer, RecurrentState):
                 layer.clear()
@@ -262,7 +262,7 @@ class Cache:
         self.length = mark.length
 
     def truncate(self, length: int) -> bool:
-        """Forget all but the first `length` tokens; False, and nothing done, if a recurrent layer cannot."""
+        """Keep only the first `length` tokens. Return False and do nothing if a recurrent layer cannot be truncated."""
         if any(isinstance(layer, RecurrentState) for layer in self.layers.values()):
             return False
         self.rewind(CacheMark(length, {}))

@@ -1,4 +1,4 @@
-"""Values that the host may read without waiting for the GPU, and passes in which it may not read any."""
+"""Host copies of GPU values, to read them without synchronization, and passes that must not read any."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def remember_host_copy(moved: Tensor, original: Tensor) -> Tensor:
 
 
 def host_copy(x: Tensor) -> Tensor:
-    """The same values where reading them costs least."""
+    """Return the values from the copy that is cheapest to read."""
     if not x.is_cuda or torch.compiler.is_compiling():
         return x
     known: Tensor = _HOST.get(x, x)
@@ -28,7 +28,7 @@ def host_copy(x: Tensor) -> Tensor:
 
 
 def to_device(x: Tensor, device: torch.device) -> Tensor:
-    """Move without waiting for what the device has to do before."""
+    """Move a tensor without waiting for the device's queued work."""
     if device.type != "cuda" or x.is_cuda:
         return x.to(device)
     return remember_host_copy(x.pin_memory().to(device, non_blocking=True), x)
@@ -39,7 +39,7 @@ _NO_SYNC = [False]
 
 @contextmanager
 def no_host_sync() -> Iterator[None]:
-    """Passes that do not depend on values, as they must while a step is captured."""
+    """Context of passes that must not depend on values, while a step is captured."""
     before, _NO_SYNC[0] = _NO_SYNC[0], True
     try:
         yield

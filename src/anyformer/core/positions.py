@@ -252,9 +252,8 @@ class Sinusoidal2D(Positions):
 
     def embed(self, tokens: Tokens) -> Tensor:
         assert tokens.grid is not None
-        dtype = torch.promote_types(
-            tokens.x.dtype, torch.float32
-        )  # half precision cannot distinguish cells of large images
+        # Half precision cannot distinguish cells of large images.
+        dtype = torch.promote_types(tokens.x.dtype, torch.float32)
         mask = tokens.mask if tokens.mask is not None else tokens.x.new_ones(1, tokens.x.shape[1], dtype=torch.bool)
         real = mask.view(-1, *tokens.grid).to(dtype)
         half = self.d_model // 2

@@ -17,7 +17,6 @@ PAGES = [
 ]
 TOP = {"src", "tests", "lectures", "docs", "benchmarks", "models", "experiments", "anyformer"}
 # The plan also records finished work: it names a script and a test that are gone, and a decision by its number.
-GONE = {"docs/plan.md": {"tests/core/test_gpu_training.py", "docs/decisions/0047", "rename.py"}}
 PACKAGES = {path.name for path in PACKAGE.iterdir() if path.is_dir()}
 
 
@@ -54,7 +53,7 @@ def test_paths_exist(page: Path) -> None:
     for line, word in code(page.read_text(encoding="utf-8")):
         if word.endswith("/") and (PACKAGE / word).is_dir():
             folders.setdefault(line, PACKAGE / word)
-        if is_path(word) and word not in GONE.get(name, ()) and not exists(word, folders.get(line)):
+        if is_path(word) and not exists(word, folders.get(line)):
             missing.append(f"{name}:{line}: {word}")
     assert not missing, "\n".join(missing)
 

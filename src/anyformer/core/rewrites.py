@@ -5,6 +5,7 @@ anyformer.fast registers them. Without it nothing is registered: the plain modul
     optimize   (model, rows): prepare for inference           restore   (model): undo that
     optimize_on_use   (model): prepare, and copy weights when they are first used
     optimize_products (model, rows): only the linear layers
+    optimize_decoding (model): only the linear layers, unless copies of their weights would take too much memory
     packed_bytes      (model): memory that copies of weights take
     check      (model): before every pass, drop what was made of weights that have changed since
     training   (model, compiled): a context manager, while the model is trained

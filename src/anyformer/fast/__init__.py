@@ -43,6 +43,7 @@ rewrites.RULES.update(
     optimize=_later("rewrite", "optimize"),
     optimize_on_use=_later("rewrite", "optimize_on_use"),
     optimize_products=_later("rewrite", "optimize_products"),
+    optimize_decoding=_later("rewrite", "optimize_decoding"),
     packed_bytes=_later("rewrite", "packed_bytes"),
     restore=_later("rewrite", "restore_all"),
     check=_check,

@@ -45,14 +45,25 @@ def optimize(model: nn.Module, rows: int) -> None:
 
 def optimize_on_use(model: nn.Module) -> None:
     """As `optimize`, but weights are copied when they are first used."""
-    size = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
-    if next(model.parameters()).device.type != "cpu" or size <= PACKED_BYTES:
+    if may_copy_weights(model):
         optimize_products(model, None)
     for module in list(model.modules()):
         if type(module) is ConvNormAct:
             swap(module, FoldedConvNormAct)
             module.on_use = True  # type: ignore[assignment]
     narrow_last_blocks(model)
+
+
+def optimize_decoding(model: nn.Module) -> None:
+    """Swap only the linear layers, and pack their weights at once."""
+    if may_copy_weights(model):
+        optimize_products(model, PACKED_ROWS)
+
+
+def may_copy_weights(model: nn.Module) -> bool:
+    """Whether faster linear layers are chosen automatically: on a CPU they keep a second copy of the weights."""
+    size = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+    return next(model.parameters()).device.type != "cpu" or size <= PACKED_BYTES
 
 
 def packed_bytes(model: nn.Module) -> int:

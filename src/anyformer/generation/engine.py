@@ -49,9 +49,7 @@ from anyformer.generation.strategies import (
 if TYPE_CHECKING:  # model.py imports this package
     from anyformer.model import Model
 
-PACKED_BYTES = 2**31  # models up to this size keep a second, packed copy of their matrices for speed
 LEAST = 8  # with fewer new tokens, capturing a decode step does not pay off
-PACKED_ROWS = 64  # number of rows that the packed layout is optimized for; it costs little at one row
 
 
 def generate(model: Model, *args: Tensor, **options: Any) -> Tensor | Output:
@@ -163,14 +161,10 @@ def start_decoding(model: Model, args: tuple[Tensor, ...], options: dict[str, An
 
 
 def optimize_for_decoding(model: Model) -> None:
-    """Swap linear layers for faster ones; on a CPU pack weights, once per model up to PACKED_BYTES: a decode step is
-    then about twice as fast."""
+    """Swap linear layers for faster ones, once per model: a decode step on a CPU is then about twice as fast."""
     rewrites.apply("check", model)
-    if not model.auto_optimize:
-        return
-    size = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
-    if model.device.type != "cpu" or size <= PACKED_BYTES:
-        rewrites.apply("optimize_products", model, PACKED_ROWS)
+    if model.auto_optimize:
+        rewrites.apply("optimize_decoding", model)
 
 
 def uncached_inputs(batch: dict[str, Any], state: Cache) -> dict[str, Any]:

@@ -17,7 +17,6 @@ from anyformer import registry
 from anyformer.checkpoints.files import StoredTensor, check_fit, check_layers, list_tensors, read_tensors, write_tensors
 from anyformer.checkpoints.hf_config import ENDS, SCHEMA, leave_out, read_config, warn_of_ids
 from anyformer.checkpoints.key_table import Key, KeyTable, named_tensors
-from anyformer.checkpoints.key_tables import TABLES
 from anyformer.core.init import materialize
 from anyformer.errors import ConfigError, FolderError, WeightsError, nearest
 from anyformer.jsonfile import check_inside, read_bytes, read_object
@@ -62,21 +61,29 @@ def load_hf_meta(folder: Path, config: dict[str, Any], ignore: Iterable[str] = (
     return table, registry.build_meta(registry.family(table.family), settings)
 
 
+def key_tables() -> dict[str, KeyTable]:
+    """Key tables by model type. They import every recipe, which `import anyformer` should not wait for."""
+    from anyformer.checkpoints.key_tables import TABLES
+
+    return TABLES
+
+
 def find_table(config: dict[str, Any], folder: Path) -> tuple[KeyTable, str]:
     check_fields(config, SCHEMA, str(folder / "config.json"), error=FolderError)
     kind = config.get("model_type")
-    known = sorted(TABLES)
+    tables = key_tables()
+    known = sorted(tables)
     if kind is None:
         raise FolderError(
             f'{folder / "config.json"} does not say which family the model is of ("model_type"); anyformer knows:'
             f" {', '.join(known)}."
         )
-    if kind not in TABLES:
+    if kind not in tables:
         raise FolderError(
             f'{folder} is a "{kind}" model, a family that anyformer does not know.{nearest(kind, known)}'
             f" It knows: {', '.join(known)}."
         )
-    table = TABLES[kind]
+    table = tables[kind]
     named = config.get("architectures") or []
     named = [named] if isinstance(named, str) else named
     if not named:
@@ -250,7 +257,7 @@ def write_files(files: Mapping[str, bytes], folder: Path) -> None:
 
 
 def table_for(model: Model) -> tuple[KeyTable, str]:
-    for table in TABLES.values():
+    for table in key_tables().values():
         if table.family == model.family:
             for architecture, ours in table.architectures.items():
                 if all(getattr(model.config, name) == value for name, value in ours.items()):

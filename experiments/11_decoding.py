@@ -18,8 +18,7 @@ import anyformer as af
 from anyformer import pretrained
 from anyformer.data.rows import Rows
 from anyformer.generation.keypoints import predict_keypoints
-from anyformer.layers.conv_stem import ConvStemConfig
-from anyformer.layers.resnet import ResNetConfig
+from anyformer.layers.resnet import ConvStemConfig, ResNetConfig
 from anyformer.tasks import find
 from anyformer.tasks.evaluate import evaluate_task
 from frame import Claim, Found, Options, Pace, Picture, Spread, Table, main, plot, spread

@@ -158,6 +158,13 @@ TENSORS: tuple[tuple[str, str], ...] = (
     (r"(\.blocks\.\d+\.\w+)\.after\.", r"\1.post_norm."),
     (r"\.between\.boxes\.", ".step.boxes."),
     (r"\.between\.code\.", ".place.code."),
+    (r"(\.net\.stages\.\d+\.\d+)\.first\.", r"\1.layers.0."),
+    (r"(\.net\.stages\.\d+\.\d+)\.second\.", r"\1.layers.1."),
+    (r"(\.inputs\.blocks\.\d+)\.first\.", r"\1.layers.0.filter."),
+    (r"(\.inputs\.blocks\.\d+)\.first_norm\.", r"\1.layers.0.norm."),
+    (r"(\.inputs\.blocks\.\d+)\.second\.", r"\1.layers.1.filter."),
+    (r"(\.inputs\.blocks\.\d+)\.second_norm\.", r"\1.layers.1.norm."),
+    (r"(\.inputs\.blocks\.\d+)\.aside\.", r"\1.shortcut."),
 )
 LEVELS = frozenset({"stack", "sublayers", "part"})  # that names of checkpoints had
 

@@ -29,6 +29,10 @@ from anyformer.upgrades import tensor_name
         ("decoder.between.boxes.2.bias", "decoder.step.boxes.2.bias"),
         ("decoder.between.code.0.weight", "decoder.place.code.0.weight"),
         ("decoder.blocks.0.self.out.weight", "decoder.blocks.0.self.out.weight"),
+        ("encoder.inputs.net.stages.1.2.second.norm.bias", "encoder.inputs.net.stages.1.2.layers.1.norm.bias"),
+        ("encoder.inputs.blocks.2.first.weight", "encoder.inputs.blocks.2.layers.0.filter.weight"),
+        ("encoder.inputs.blocks.0.second_norm.bias", "encoder.inputs.blocks.0.layers.1.norm.bias"),
+        ("encoder.inputs.blocks.0.aside.weight", "encoder.inputs.blocks.0.shortcut.weight"),
     ],
 )
 def test_names(saved: str, today: str) -> None:

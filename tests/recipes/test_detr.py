@@ -13,7 +13,7 @@ import anyformer as af
 from anyformer.core.positions import Sinusoidal2D
 from anyformer.core.tokens import Tokens
 from anyformer.inputs.anchors import box_sinusoids, sample_grid
-from anyformer.layers.conv_stem import ConvStem, ConvStemConfig, PatchEmbed
+from anyformer.layers.resnet import ConvStem, ConvStemConfig, PatchEmbed
 
 STEM = ConvStemConfig(widths=(8, 16, 24), depths=(0, 1, 1))
 ANCHORS: dict[str, Any] = {"stem": STEM, "anchors": True, "auxiliary_loss": True, "n_queries": 9}

@@ -26,20 +26,29 @@ SinusoidLayout = Literal["halves", "interleaved", "stretched"]
 
 
 def sinusoids(
-    positions: Tensor, d_model: int, layout: SinusoidLayout = "interleaved", base: float = 10_000.0
+    positions: Tensor,
+    d_model: int,
+    layout: SinusoidLayout = "interleaved",
+    base: float = 10_000.0,
+    dtype: torch.dtype = torch.float64,
 ) -> Tensor:
-    """sin and cos of position / base^(2i/d), i from 0 (Vaswani et al. 2017, §3.5); computed in float64.
+    """sin and cos of position / base^(2i/d), i from 0 (Vaswani et al. 2017, §3.5), computed in `dtype`.
 
     "interleaved": sin and cos alternate, as in the paper. "halves": first all sines, then all cosines; the
     same up to a fixed reordering of the features. "stretched": as "halves", with the lowest frequency at exactly
     1 / base, as in the authors' code.
     """
+    dtype = torch.float32 if positions.device.type == "mps" else dtype  # Apple's GPUs have no float64
     last = d_model - 2 if layout == "stretched" else d_model
-    rates = base ** (-torch.arange(0, d_model, 2, dtype=torch.float64, device=positions.device) / last)
-    angles = positions.double().unsqueeze(-1) * rates
-    if layout != "interleaved":
-        return torch.cat([angles.sin(), angles.cos()[..., : d_model // 2]], dim=-1)
-    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)[..., :d_model]
+    wavelengths = base ** (torch.arange(0, d_model, 2, dtype=dtype, device=positions.device) / last)
+    return sin_and_cos(positions.to(dtype).unsqueeze(-1) / wavelengths, layout)[..., :d_model]
+
+
+def sin_and_cos(angles: Tensor, layout: SinusoidLayout) -> Tensor:
+    """Sines and cosines of angles [..., n] as features [..., 2n]."""
+    if layout == "interleaved":
+        return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
+    return torch.cat([angles.sin(), angles.cos()], dim=-1)
 
 
 def sinusoids_2d(rows: int, columns: int, d_model: int) -> Tensor:
@@ -256,14 +265,11 @@ class Sinusoidal2D(Positions):
         dtype = torch.promote_types(tokens.x.dtype, torch.float32)
         mask = tokens.mask if tokens.mask is not None else tokens.x.new_ones(1, tokens.x.shape[1], dtype=torch.bool)
         real = mask.view(-1, *tokens.grid).to(dtype)
-        half = self.d_model // 2
-        rates = 10_000 ** (2 * torch.arange(half, device=real.device).div(2, rounding_mode="floor").to(dtype) / half)
         codes = []
         for axis in (1, 2):
             place = real.cumsum(axis)
             place = place / (place.narrow(axis, -1, 1) + 1e-6) * 2 * math.pi
-            angles = place.unsqueeze(-1) / rates
-            codes.append(torch.stack([angles[..., 0::2].sin(), angles[..., 1::2].cos()], dim=-1).flatten(-2))
+            codes.append(sinusoids(place, self.d_model // 2, dtype=dtype))
         return torch.cat(codes, dim=-1).flatten(1, 2).to(tokens.x.dtype)  # [B, rows·columns, d]
 
     pos_embed = embed

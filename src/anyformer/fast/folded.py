@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from anyformer.fast.device import is_hooked
 from anyformer.fast.swap import plain_class, swap
 from anyformer.fast.weight_copies import Copy
-from anyformer.layers.resnet import ConvNormAct
+from anyformer.layers.resnet import ConvNormAct, FreezableBatchNorm2d
 
 PARTS = ("weight", "bias", "running_mean", "running_var")  # tensors of a batch norm
 
@@ -68,7 +68,7 @@ class FoldedConv(Copy):
             self.weight = self.weight.contiguous(memory_format=torch.channels_last)
         self.bias = (bias - mean * scale).to(plain.dtype)
 
-    def __call__(self, x: Tensor, like: nn.Conv2d) -> Tensor:
+    def __call__(self, x: Tensor, like: nn.Conv2d | nn.ConvTranspose2d) -> Tensor:
         return F.conv2d(x, self.weight, self.bias, like.stride, like.padding, like.dilation)
 
 
@@ -77,8 +77,13 @@ def folds(layer: ConvNormAct) -> list[Tensor]:
     return [layer.filter.weight, *(getattr(layer.norm, name) for name in PARTS)]
 
 
+def folds_norm(layer: nn.Module) -> bool:
+    """Whether the layer is a convolution followed by a batch norm of a backbone."""
+    return plain_class(layer) is ConvNormAct and isinstance(layer.norm, FreezableBatchNorm2d)
+
+
 def fold(layer: ConvNormAct) -> None:
-    if plain_class(layer) is ConvNormAct:
+    if folds_norm(layer):
         if not isinstance(layer, FoldedConvNormAct):
             swap(layer, FoldedConvNormAct)
         assert isinstance(layer, FoldedConvNormAct)

@@ -17,7 +17,7 @@ from anyformer.fast import residual
 from anyformer.fast.compiled_training import compiled_parts
 from anyformer.fast.device import HAS_TRITON
 from anyformer.fast.first_tokens import FirstTokensBlock, Readers, fits
-from anyformer.fast.folded import FoldedConvNormAct, fold
+from anyformer.fast.folded import FoldedConvNormAct, fold, folds_norm
 from anyformer.fast.gpu_linear import GPUFeedForward, GPUFusedLinear, GPULinear
 from anyformer.fast.packed import PackedFeedForward, PackedFusedLinear, PackedLinear
 from anyformer.fast.swap import plain_class, restore, swap, swapped
@@ -48,7 +48,7 @@ def optimize_on_use(model: nn.Module) -> None:
     if may_copy_weights(model):
         optimize_products(model, None)
     for module in list(model.modules()):
-        if type(module) is ConvNormAct:
+        if type(module) is ConvNormAct and folds_norm(module):
             swap(module, FoldedConvNormAct)
             module.on_use = True  # type: ignore[assignment]
     narrow_last_blocks(model)

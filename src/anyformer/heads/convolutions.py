@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anyformer.core.tokens import Tokens
+from anyformer.layers.resnet import ConvNormAct
 
 SPREAD = 0.02  # standard deviation at initialization
 
@@ -35,17 +36,10 @@ class Upsample2x(nn.ConvTranspose2d):
             nn.init.zeros_(self.bias)
 
 
-class ConvNormReLU(nn.Module):
+def conv_norm_relu(d_in: int, d_out: int, kernel: int, widen: bool = False) -> ConvNormAct:
     """Convolution, batch norm, ReLU; `widen` doubles the grid size."""
-
-    def __init__(self, d_in: int, d_out: int, kernel: int, widen: bool = False) -> None:
-        super().__init__()
-        kind = Upsample2x if widen else SameConv2d
-        self.filter = kind(d_in, d_out, kernel, bias=False)
-        self.norm = nn.BatchNorm2d(d_out)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.relu(self.norm(self.filter(x)))
+    kind = Upsample2x if widen else SameConv2d
+    return ConvNormAct(kind(d_in, d_out, kernel, bias=False), nn.BatchNorm2d(d_out), "relu")
 
 
 def as_image_grid(tokens: Tokens) -> Tensor:

@@ -22,7 +22,7 @@ from anyformer.core.tokens import Tokens
 from anyformer.errors import InputError
 from anyformer.forward_context import ForwardContext
 from anyformer.heads.base import Head
-from anyformer.heads.convolutions import ConvNormReLU, SameConv2d, as_image_grid
+from anyformer.heads.convolutions import SameConv2d, as_image_grid, conv_norm_relu
 from anyformer.heads.heatmap_peaks import find_peaks
 from anyformer.inputs.anchors import ZeroLinear
 
@@ -76,8 +76,8 @@ class HeatmapHead(PoseHead):
         self.norm = make_norm(config.norm, config.d_model)
         self.widen = nn.ModuleList()
         if config.decoder == "classic":
-            self.widen.append(ConvNormReLU(config.d_model, D_CLASSIC, 4, widen=True))
-            self.widen.append(ConvNormReLU(D_CLASSIC, D_CLASSIC, 4, widen=True))
+            self.widen.append(conv_norm_relu(config.d_model, D_CLASSIC, 4, widen=True))
+            self.widen.append(conv_norm_relu(D_CLASSIC, D_CLASSIC, 4, widen=True))
             self.joints = SameConv2d(D_CLASSIC, config.n_keypoints, 1, spread=FAINT)
         else:
             self.joints = SameConv2d(config.d_model, config.n_keypoints, 3, spread=FAINT)

@@ -20,7 +20,7 @@ from anyformer.core.norms import NormConfig, make_norm
 from anyformer.errors import InputError
 from anyformer.forward_context import ForwardContext
 from anyformer.heads.base import Head, check_labels
-from anyformer.heads.convolutions import ConvNormReLU, SameConv2d, Upsample2x, as_image_grid, resize
+from anyformer.heads.convolutions import SameConv2d, Upsample2x, as_image_grid, conv_norm_relu, resize
 
 IGNORED_CLASS = 255  # label of pixels without a class
 
@@ -111,11 +111,11 @@ class UPerHead(SegmentationHead):
         self.config = config
         width = config.d_model
         self.grids = FeaturePyramid(width)
-        self.pools = nn.ModuleList(ConvNormReLU(width, width, 1) for _ in config.pools)
-        self.pooled = ConvNormReLU(width * (1 + len(config.pools)), width, 3)
-        self.sides = nn.ModuleList(ConvNormReLU(width, width, 1) for _ in range(3))
-        self.outs = nn.ModuleList(ConvNormReLU(width, width, 3) for _ in range(3))
-        self.together = ConvNormReLU(width * 4, width, 3)
+        self.pools = nn.ModuleList(conv_norm_relu(width, width, 1) for _ in config.pools)
+        self.pooled = conv_norm_relu(width * (1 + len(config.pools)), width, 3)
+        self.sides = nn.ModuleList(conv_norm_relu(width, width, 1) for _ in range(3))
+        self.outs = nn.ModuleList(conv_norm_relu(width, width, 3) for _ in range(3))
+        self.together = conv_norm_relu(width * 4, width, 3)
         self.classes = SameConv2d(width, config.n_labels, 1)
         self.helper = FCNHead(config) if config.auxiliary else None
 
@@ -162,9 +162,9 @@ class FCNHead(nn.Module):
     def __init__(self, config: UPerConfig) -> None:
         super().__init__()
         widths = [config.d_model, *[config.d_auxiliary] * config.n_auxiliary_convs]
-        self.layers = nn.ModuleList(ConvNormReLU(d_in, d_out, 3) for d_in, d_out in pairwise(widths))
+        self.layers = nn.ModuleList(conv_norm_relu(d_in, d_out, 3) for d_in, d_out in pairwise(widths))
         self.again = (
-            ConvNormReLU(config.d_model + config.d_auxiliary, config.d_auxiliary, 3)
+            conv_norm_relu(config.d_model + config.d_auxiliary, config.d_auxiliary, 3)
             if config.auxiliary_concat_input
             else None
         )

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from anyformer.config import Settings
 from anyformer.core.linear import Linear
+from anyformer.core.positions import sinusoids
 from anyformer.core.tokens import Tokens
 from anyformer.forward_context import ForwardContext
 from anyformer.inputs.base import Input
@@ -28,10 +29,7 @@ START = 0.15  # initial width and height of an anchor, relative to the image
 
 def box_sinusoids(places: Tensor, d_model: int) -> Tensor:
     """Sine embedding of coordinates in 0…1, […, n] -> […, n·d/2], with DETR's frequencies."""
-    half = d_model // 2
-    exponents = torch.arange(half // 2, device=places.device, dtype=torch.float32) * (2 / half)
-    angles = places.float().unsqueeze(-1) * (2 * math.pi) / 10_000**exponents
-    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-3)
+    return sinusoids(places.float() * (2 * math.pi), d_model // 2, dtype=torch.float32).flatten(-2)
 
 
 class AnchorBoxes(nn.Module):

@@ -82,19 +82,6 @@ def check_spectrogram(values: Tensor, n_frames: int, n_mels: int) -> None:
         raise InputError(f"input_values has shape {list(values.shape)}; it must be [batch, {n_frames}, {n_mels}].")
 
 
-class LogSpacedSinusoids(LearnedPositions):
-    """Fixed table [n, d_model] of sines, then cosines, with wavelengths from 2π to 10,000·2π inclusive."""
-
-    def __init__(self, n: int, d_model: int) -> None:
-        super().__init__(n, d_model, fixed="halves")
-
-    def reset(self, std: float) -> None:
-        n, width = self.weight.shape
-        rates = torch.logspace(0, -4, width // 2, dtype=torch.float64)
-        angles = torch.arange(n, dtype=torch.float64)[:, None] * rates
-        self.weight.data.copy_(torch.cat([angles.sin(), angles.cos()], dim=1))
-
-
 @dataclass(frozen=True, kw_only=True)
 class MelConvInputConfig(Settings):
     n_mels: int
@@ -119,7 +106,7 @@ class MelConvInput(Input):
         self.window = 2 * config.n_tokens  # fixed number of frames
         self.first = Linear(3 * config.n_mels, config.d_model)
         self.second = Linear(3 * config.d_model, config.d_model)
-        self.positions = LogSpacedSinusoids(config.n_tokens, config.d_model)
+        self.positions = LearnedPositions(config.n_tokens, config.d_model, fixed="stretched")
 
     def forward(self, run: ForwardContext) -> Tokens:
         _, frames = run.require_one("input_features")

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from anyformer.core.positions import sin_and_cos
 from anyformer.core.tokens import Tokens
 from anyformer.errors import InputError
 from anyformer.forward_context import ForwardContext
@@ -23,7 +24,7 @@ def fourier_features(
     places = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).flatten(0, 1)
     rates = torch.linspace(1.0, resolution / 2, bands, device=device)
     angles = math.pi * (places.unsqueeze(-1) * rates).flatten(1)  # first those of rows, then of columns
-    return torch.cat([places, angles.sin(), angles.cos()], dim=-1)
+    return torch.cat([places, sin_and_cos(angles, "halves")], dim=-1)
 
 
 class RawPixelInput(Input):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
 from anyformer.config import Settings
 from anyformer.core.linear import Linear
@@ -15,6 +15,7 @@ from anyformer.core.tokens import Tokens
 from anyformer.errors import InputError
 from anyformer.forward_context import ForwardContext
 from anyformer.inputs.base import Input
+from anyformer.layers.resnet import ChannelNorm, ConvNormAct, ResidualBlock, conv, mask_columns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,34 +39,12 @@ class TextLineInputConfig(Settings):
         self.require(self.rows > 0, f"widths has {len(self.widths)} stages, too many to halve height {self.height}.")
 
 
-class TextLineBlock(nn.Module):
-    """x + f(x) with strides; columns beyond a line's end stay zero, so that padding has no effect."""
-
-    def __init__(self, d_in: int, d_out: int, stride: tuple[int, int]) -> None:
-        super().__init__()
-        self.stride = stride
-        self.first = nn.Conv2d(d_in, d_out, 3, stride, padding=1, bias=False)
-        self.second = nn.Conv2d(d_out, d_out, 3, padding=1, bias=False)
-        self.aside = nn.Conv2d(d_in, d_out, 1, stride, bias=False)
-        self.first_norm, self.second_norm = ChannelNorm(d_out), ChannelNorm(d_out)
-
-    def forward(self, x: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """`real` [B, W] marks the line's columns."""
-        real = None if real is None else real[:, :: self.stride[1]]
-        y = mask_columns(F.relu(self.first_norm(self.first(x))), real)
-        y = self.second_norm(self.second(y))
-        return mask_columns(F.relu(y + self.aside(x)), real), real
-
-
-class ChannelNorm(nn.LayerNorm):
-    """Layer norm over the channels of each pixel, independent of the batch."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x.movedim(1, -1)).movedim(-1, 1)
-
-
-def mask_columns(x: Tensor, real: Tensor | None) -> Tensor:
-    return x if real is None else x * real[:, None, None, :]
+def text_line_block(d_in: int, d_out: int, stride: tuple[int, int]) -> ResidualBlock:
+    layers = [
+        ConvNormAct(conv(d_in, d_out, 3, stride), ChannelNorm(d_out), "relu"),
+        ConvNormAct(conv(d_out, d_out, 3), ChannelNorm(d_out)),
+    ]
+    return ResidualBlock(layers, conv(d_in, d_out, 1, stride))
 
 
 class TextLineInput(Input):
@@ -77,9 +56,9 @@ class TextLineInput(Input):
         super().__init__()
         self.config = config
         widths = (config.n_channels, *config.widths)
-        strides = [(2, 2 if i < 2 else 1) for i in range(len(config.widths))]
+        self.strides = [(2, 2 if i < 2 else 1) for i in range(len(config.widths))]
         self.blocks = nn.ModuleList(
-            TextLineBlock(a, b, stride) for a, b, stride in zip(widths, widths[1:], strides, strict=False)
+            text_line_block(a, b, stride) for a, b, stride in zip(widths, widths[1:], self.strides, strict=False)
         )
         self.project = Linear(config.rows * widths[-1], config.d_model)
         self.positions = Sinusoidal(config.d_model)
@@ -96,8 +75,9 @@ class TextLineInput(Input):
         real = None if mask is None else mask[:, 0].to(torch.bool)
         real = None if real is None or bool(real.all()) else real
         x = mask_columns(pixels.to(self.project.weight.dtype), real)
-        for block in self.blocks:
-            x, real = block(x, real)
+        for block, (_, stride) in zip(self.blocks, self.strides, strict=True):
+            real = None if real is None else real[:, ::stride]
+            x = block(x, real)
         tokens = Tokens(self.project(x.flatten(1, 2).transpose(1, 2)), real, grid=(1, x.shape[3]))
         x = tokens.x + self.positions.embed(tokens)
         return tokens.replace(F.dropout(x, config.dropout, self.training))

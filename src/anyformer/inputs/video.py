@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import torch
@@ -41,6 +42,17 @@ def from_tubelets(cut: Tensor, size: tuple[int, ...], n_channels: int) -> Tensor
 def masked_order(mask: Tensor) -> Tensor:
     """Return indices [B, N]: visible tokens in order, then masked ones."""
     return mask.to(torch.uint8).argsort(dim=1, stable=True)
+
+
+def fixed_sinusoids(n: int, d_model: int, like: Tensor) -> Tensor:
+    """Sinusoids of n positions [n, d_model], rounded as the published tables are."""
+    return _sinusoids(n, d_model, like.device).to(like.dtype)
+
+
+@lru_cache(maxsize=8)
+def _sinusoids(n: int, d_model: int, device: torch.device) -> Tensor:
+    with torch.inference_mode(False):  # it is cached, and autograd may use it later
+        return sinusoids(torch.arange(n, device=device), d_model).float()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +104,6 @@ class VideoInput(Input):
         if config.positions == "learned":
             self.times = LearnedPositions(frames, config.d_model)
         self.names = ("pixel_values", *(("bool_masked_pos",) if config.mask_ratio is not None else ()))
-        self._sines: dict[tuple[torch.device, torch.dtype], Tensor] = {}
 
     def forward(self, run: ForwardContext) -> Tokens:
         _, pixels = run.require_one("pixel_values")
@@ -115,7 +126,11 @@ class VideoInput(Input):
 
     def _in_order(self, run: ForwardContext, x: Tensor) -> Tokens:
         config = self.config
-        tokens = Tokens(F.dropout(x.flatten(1, 3) + self.sines(x), config.dropout, self.training))
+        tokens = Tokens(
+            F.dropout(
+                x.flatten(1, 3) + fixed_sinusoids(config.n_tokens, config.d_model, x), config.dropout, self.training
+            )
+        )
         if config.mask_ratio is None:
             return tokens
         mask = self._mask(run, x)
@@ -146,14 +161,6 @@ class VideoInput(Input):
             raise InputError("bool_masked_pos must mask equally many tokens in each row, at least one and not all.")
         return mask
 
-    def sines(self, like: Tensor) -> Tensor:
-        """Return the cached sinusoids [tokens, d]."""
-        key = (like.device, like.dtype)
-        if key not in self._sines:
-            places = torch.arange(self.config.n_tokens, device=like.device)
-            self._sines[key] = sinusoids(places, self.config.d_model).float().to(like.dtype)
-        return self._sines[key]
-
     def _cells(self, x: Tensor) -> Tokens:
         config = self.config
         batch, (frames, rows, columns) = x.shape[0], config.grid
@@ -182,5 +189,5 @@ class MaskedTubesInput(Input):
         seen = self.project(run.tokens[self.source].pad().x)
         order = run.extras["order"]
         missing = self.mask_token.weight.expand(len(seen), order.shape[1] - seen.shape[1], -1)
-        places = sinusoids(torch.arange(self.n_tokens, device=seen.device), seen.shape[2]).float().to(seen.dtype)
+        places = fixed_sinusoids(self.n_tokens, seen.shape[2], seen)
         return Tokens(torch.cat([seen, missing], dim=1) + places[order])

@@ -25,8 +25,7 @@ from anyformer.inputs.anchors import AnchorQueries, AnchorQueriesConfig, BoxEmbe
 from anyformer.inputs.backbone import BackboneInput, BackboneInputConfig
 from anyformer.inputs.projection import ProjectedInput
 from anyformer.inputs.queries import LearnedQueries, LearnedQueriesConfig
-from anyformer.layers.conv_stem import ConvStem, ConvStemConfig, PatchEmbed
-from anyformer.layers.resnet import ResNetConfig
+from anyformer.layers.resnet import ConvStem, ConvStemConfig, PatchEmbed, ResNetConfig
 from anyformer.layers.wrappers import NormedStack, RefiningStack
 from anyformer.model import Model, Stage
 from anyformer.recipes.common import pair_report, transformer_block

@@ -1,0 +1,32 @@
+"""There is one convolutional network and one sinusoid: every other place uses them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import anyformer
+
+ROOT = Path(anyformer.__file__).parent
+PACKAGES = ("core", "layers", "inputs", "heads", "recipes")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "files"),
+    [
+        (r"\.sin\(\)", {"core/positions.py"}),  # rotary tables among them
+        (r"nn\.Conv(Transpose)?2d\(|\(nn\.Conv(Transpose)?2d\):", {"layers/resnet.py", "heads/convolutions.py"}),
+        (r"nn\.(BatchNorm2d|GroupNorm)\(", {"layers/resnet.py", "heads/convolutions.py", "heads/segment.py"}),
+    ],
+    ids=["sinusoid", "convolution", "norm"],
+)
+def test_it_is_written_once(pattern: str, files: set[str]) -> None:
+    found = {
+        str(path.relative_to(ROOT))
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+        if re.search(pattern, path.read_text(encoding="utf-8"))
+    }
+    assert found == files

@@ -137,10 +137,9 @@ def test_no_weights(folder: Path) -> None:
     says(af.FolderError, "no weights")(lambda: af.load(folder))
 
 
-def test_pickle_only(folder: Path) -> None:
-    """Refused, with the way to convert it; the pickle is never opened."""
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    says(af.FolderError, "pytorch_model.bin", "pickle", "save_pretrained")(lambda: af.load(folder))
+def test_weights_of_another_name(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "mine.pt")
+    says(af.FolderError, "no weights", "mine.pt")(lambda: af.load(folder))
 
 
 def test_unknown_recipe() -> None:

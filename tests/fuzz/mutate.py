@@ -22,6 +22,7 @@ LARGE = 2**16  # bytes; larger than any seed, so it was blown up by a change bef
 HUGE = 40 * 2**30  # of a file with a hole in it, which takes no room
 TEXT = (".txt", ".tsv", ".csv", ".conll", ".md", ".jinja", ".vocab", ".bpe")
 ZIPS = (".zip", ".npz")
+TORCH = (".bin", ".pt")
 SIZE_AT, PACKED_AT, FLAG_AT = 24, 20, 8  # in an entry of a zip's list
 
 
@@ -59,6 +60,7 @@ def mutate_bytes(content: bytes, suffix: str, chance: Random) -> tuple[bytes, st
         ".safetensors": _safetensors,
         ".gz": _gz,
         **dict.fromkeys(ZIPS, _zip),
+        **dict.fromkeys(TORCH, _torch),
         **dict.fromkeys(TEXT, _text),
         ".npy": _npy,
     }
@@ -129,6 +131,25 @@ def _text(content: bytes, chance: Random) -> tuple[bytes, str]:
     else:
         lines[i] = lines[i].replace(mark, b"")
     return b"\n".join(lines), f"{how} in line {i + 1}"
+
+
+def _torch(content: bytes, chance: Random) -> tuple[bytes, str]:
+    """The program in data.pkl, in place: its opcodes, numbers and names; or the archive."""
+    start, end = content.find(b"\x80\x02"), content.find(b"PK\3\4", 4)
+    if chance.random() < 0.2 or not 0 <= start < end:
+        return _bytes(content, chance) if chance.random() < 0.7 else _zip(content, chance)
+    held = bytearray(content)
+    said = []
+    for _ in range(chance.choice((1, 1, 2, 5))):
+        at = chance.randrange(start, end)
+        new = chance.choice(
+            (chance.randbytes(1), chance.choice(b"(.0NJKMXcRQbhqrjtue})]\x85\x86\x87\x93\x94a").to_bytes(1))
+        )
+        if chance.random() < 0.3:
+            new = struct.pack("<i", chance.choice((0, 1, -1, 2**31 - 1, 2**20)))
+        held[at : at + len(new)] = new
+        said.append(f"{new!r} at {at}")
+    return bytes(held), ", ".join(said)
 
 
 def _safetensors(content: bytes, chance: Random) -> tuple[bytes, str]:

@@ -121,6 +121,44 @@ def sharded(folder: Path) -> None:
     )
 
 
+def torch_shards(folder: Path) -> None:
+    """Weights in two files of torch.save, with an index."""
+    from safetensors.torch import load_file
+
+    sharded(folder)
+    (folder / "model.safetensors.index.json").unlink()
+    names: dict[str, str] = {}
+    for i, file in enumerate(sorted(folder.glob("*.safetensors"))):
+        tensors = load_file(file)
+        torch.save(tensors, folder / f"pytorch_model-{i}.bin")
+        names |= dict.fromkeys(tensors, f"pytorch_model-{i}.bin")
+        file.unlink()
+    write(folder, {"pytorch_model.bin.index.json": _json({"weight_map": names})})
+
+
+def whisper(folder: Path) -> None:
+    """A file as OpenAI publishes them, with the settings of whisper-tiny but for the width and the vocabulary."""
+    dims = {"n_mels": 16, "n_audio_ctx": 32, "n_audio_state": 8, "n_audio_head": 2, "n_audio_layer": 1,
+            "n_vocab": 51864, "n_text_ctx": 24, "n_text_state": 8, "n_text_head": 2, "n_text_layer": 1}  # fmt: skip
+    square, narrow = (8, 8), (8,)
+    shapes: dict[str, tuple[int, ...]] = {
+        "encoder.conv1.weight": (8, 16, 3), "encoder.conv1.bias": narrow, "encoder.conv2.weight": (8, 8, 3),
+        "encoder.conv2.bias": narrow, "encoder.positional_embedding": (32, 8), "encoder.ln_post.weight": narrow,
+        "encoder.ln_post.bias": narrow, "decoder.token_embedding.weight": (51864, 8), "decoder.ln.weight": narrow,
+        "decoder.ln.bias": narrow, "decoder.positional_embedding": (24, 8),
+    }  # fmt: skip
+    for block, kinds in (("encoder.blocks.0", ("attn",)), ("decoder.blocks.0", ("attn", "cross_attn"))):
+        for kind in kinds:
+            shapes |= {f"{block}.{kind}.{role}.weight": square for role in ("query", "key", "value", "out")}
+            shapes |= {f"{block}.{kind}.{role}.bias": narrow for role in ("query", "value", "out")}
+            shapes |= {f"{block}.{kind}_ln.{end}": narrow for end in ("weight", "bias")}
+        shapes |= {f"{block}.mlp_ln.{end}": narrow for end in ("weight", "bias")}
+        shapes |= {f"{block}.mlp.0.weight": (32, 8), f"{block}.mlp.2.weight": (8, 32)}
+        shapes |= {f"{block}.mlp.0.bias": (32,), f"{block}.mlp.2.bias": narrow}
+    state = {name: torch.randn(shape).half() for name, shape in shapes.items()}
+    torch.save({"dims": dims, "model_state_dict": state}, folder / "tiny.pt")
+
+
 def sentences(folder: Path) -> None:
     """As sentence-transformers writes a model: modules.json, the pooling beside it."""
     words = tokenizer("wordpiece", bert=True)

@@ -70,7 +70,7 @@ def check_message(error: af.Error) -> None:
 
 def use_model(folder: Path, recipe: str, hf: bool = True) -> None:
     """Loaded, run, asked to write, and exported in both forms."""
-    model = af.load(next(folder.glob("*.gguf"), folder))
+    model = af.load(next((file for end in ("gguf", "pt") for file in folder.glob(f"*.{end}")), folder))
     batch = training_batch(recipe) if recipe else {"input_ids": torch.tensor([[1, 2, 3]])}
 
     def speak() -> None:
@@ -140,6 +140,8 @@ def folders() -> Iterator[Target]:
         lambda folder, fixed, chance: use_model(folder, ""),
         quick=True,
     )
+    yield folder_target("folder/torch", seeds.torch_shards, "gpt2-tiny", quick=True)
+    yield folder_target("folder/whisper", seeds.whisper, "whisper-tiny", quick=True)
     yield folder_target("folder/gguf", seeds.gguf, "", words=True, quick=True)
     yield Target(
         "folder/sentences",

@@ -1,14 +1,15 @@
-"""Safetensors on disk: one file or several, read a tensor at a time."""
+"""Weights on disk: one file or several, safetensors or those of torch.save, read a tensor at a time."""
 
 from __future__ import annotations
 
 import json
+import mmap
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -18,11 +19,12 @@ from torch import Tensor
 from anyformer.config import Settings, count_layers
 from anyformer.errors import FolderError, WeightsError
 from anyformer.jsonfile import check_inside, open_file, read_object
-from anyformer.schema import check_fields
+from anyformer.schema import Length, check_fields
 from anyformer.upgrades import tensor_name
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+TORCH, TORCH_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 WEIGHT_FILES = re.compile(r"model(-\d+-of-\d+)?\.safetensors|model\.safetensors\.index\.json")
 SHARD = 5 * 10**9  # bytes a file
 WINDOW = 32 * 2**20  # bytes read before the mapping is given back, so that it never adds up to a second copy
@@ -49,6 +51,8 @@ class StoredTensor:
     name: str
     shape: tuple[int, ...]
     dtype: torch.dtype
+    start: int | None = None  # the byte of its first number; None: safetensors finds it by its name
+    stride: tuple[int, ...] = ()
 
     @property
     def bytes(self) -> int:
@@ -74,16 +78,19 @@ def check_layers(settings: Settings, tensors: Sized, place: Path) -> None:
 
 def list_tensors(folder: Path) -> dict[str, StoredTensor]:
     """Every tensor of a folder, by name, without reading any."""
-    if (folder / INDEX).exists():
-        files = _shards(folder)
-        missing = [file.name for file in files if not file.exists()]
-        if missing:
-            raise FolderError(f"{folder} lacks {len(missing)} of {len(files)} weight files: {', '.join(missing)}.")
-    elif (folder / WEIGHTS).exists():
-        files = [folder / WEIGHTS]
-    else:
-        raise FolderError(_no_weights(folder))
-    return {stored.name: stored for file in files for stored in _list_file(file)}
+    for index, weights, list_file in ((INDEX, WEIGHTS, _list_file), (TORCH_INDEX, TORCH, list_torch)):
+        if (folder / index).exists():
+            return {stored.name: stored for file in _shards(folder, index) for stored in list_file(file)}
+        if (folder / weights).exists():
+            return {stored.name: stored for stored in list_file(folder / weights)}
+    raise FolderError(_no_weights(folder))
+
+
+def list_torch(file: Path) -> list[StoredTensor]:
+    """The tensors of a .pt or .bin file that is a state dict, or holds one."""
+    from anyformer.checkpoints.torch_file import read_torch_file, state_dict
+
+    return list(state_dict(read_torch_file(file), file).values())
 
 
 def list_own(folder: Path) -> dict[str, StoredTensor]:
@@ -91,27 +98,26 @@ def list_own(folder: Path) -> dict[str, StoredTensor]:
     return {tensor_name(name): stored for name, stored in list_tensors(folder).items()}
 
 
-def _shards(folder: Path) -> list[Path]:
+def _shards(folder: Path, name: str) -> list[Path]:
     """The files that an index names; all of them lie in the folder."""
-    index = read_object(folder / INDEX)
+    index = read_object(folder / name)
     if "weight_map" not in index:
-        raise FolderError(f'{folder / INDEX} has no "weight_map".')
-    check_fields(index, {"weight_map": dict[str, str]}, str(folder / INDEX), error=FolderError)
+        raise FolderError(f'{folder / name} has no "weight_map".')
+    schema = {"weight_map": dict[str, Annotated[str, Length(1, 200)]]}
+    check_fields(index, schema, str(folder / name), error=FolderError)
     files = [folder / name for name in sorted(set(index["weight_map"].values()))]
     for file in files:
         check_inside(file, folder)
+    missing = [file.name for file in files if not file.exists()]
+    if missing:
+        raise FolderError(f"{folder} lacks {len(missing)} of {len(files)} weight files: {', '.join(missing[:8])}.")
     return files
 
 
 def _no_weights(folder: Path) -> str:
-    pickles = sorted(p.name for p in folder.iterdir() if p.suffix in (".bin", ".pt", ".pth", ".ckpt"))
-    if not pickles:
-        return f"{folder} has no weights: neither {WEIGHTS} nor {INDEX} is there."
-    return (
-        f"{folder} has its weights only as a pickle ({pickles[0]}), which can run code when it is opened, so anyformer"
-        " does not. Convert it where you trust it: load the folder with transformers and save_pretrained it again,"
-        " which writes safetensors."
-    )
+    others = sorted(p.name for p in folder.iterdir() if p.suffix in (".bin", ".pt", ".pth", ".ckpt"))
+    hint = f" To load {others[0]}, give the path of that file." if others else ""
+    return f"{folder} has no weights: none of {WEIGHTS}, {INDEX}, {TORCH} and {TORCH_INDEX} is there.{hint}"
 
 
 @contextmanager
@@ -155,6 +161,8 @@ def read_tensors(wanted: Iterable[StoredTensor]) -> Iterator[tuple[StoredTensor,
     for stored in wanted:
         by_file.setdefault(stored.file, []).append(stored)
     for file, group in by_file.items():
+        while group and group[0].start is not None:
+            yield group[0], _map(group.pop(0))
         while group:
             with _opened(file) as handle:
                 read = 0
@@ -162,6 +170,23 @@ def read_tensors(wanted: Iterable[StoredTensor]) -> Iterator[tuple[StoredTensor,
                     stored = group.pop(0)
                     read += stored.bytes
                     yield stored, handle.get_tensor(stored.name)
+
+
+def _map(stored: StoredTensor) -> Tensor:
+    """A tensor of a .pt or .bin file, mapped from its place there."""
+    assert stored.start is not None
+    if 0 in stored.shape:
+        return torch.empty(stored.shape, dtype=stored.dtype)
+    count = 1 + sum((size - 1) * step for size, step in zip(stored.shape, stored.stride, strict=True))
+    page = stored.start - stored.start % mmap.ALLOCATIONGRANULARITY
+    length = stored.start - page + count * stored.dtype.itemsize
+    try:
+        with open_file(stored.file) as file:
+            data = mmap.mmap(file.fileno(), length, access=mmap.ACCESS_COPY, offset=page)
+    except (OSError, ValueError) as error:
+        raise FolderError(f"{stored.file} cannot be read: it is cut short ({error}).") from None
+    flat = torch.frombuffer(data, dtype=stored.dtype, count=count, offset=stored.start - page)
+    return flat.as_strided(stored.shape, stored.stride)
 
 
 def write_safetensors(tensors: Mapping[str, Tensor], path: Path) -> None:

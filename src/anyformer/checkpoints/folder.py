@@ -17,9 +17,19 @@ from anyformer import pretrained, registry
 from anyformer.checkpoints.delta import apply_delta, own_tensors
 from anyformer.checkpoints.edits import check_edits
 from anyformer.checkpoints.files import WEIGHT_FILES, check_fit, check_layers, list_own, write_tensors
-from anyformer.checkpoints.hf import fill, load_hf, load_hf_meta, read_companions, save_hf, write_companions
+from anyformer.checkpoints.hf import (
+    fill,
+    folder_source,
+    load_hf,
+    load_hf_meta,
+    read_companions,
+    save_hf,
+    torch_source,
+    write_companions,
+)
 from anyformer.checkpoints.key_table import Key, named_tensors
 from anyformer.checkpoints.low_precision import dequantize, scales_of
+from anyformer.checkpoints.torch_file import is_torch_file
 from anyformer.core import rewrites
 from anyformer.core.linear import is_quantized
 from anyformer.errors import ConfigError, FolderError, WeightsError, nearest
@@ -58,8 +68,9 @@ def load(
     ignore: Collection[str] = (),
     optimize: bool = True,
 ) -> Model:
-    """A model from an anyformer folder, a Hugging Face one or a .gguf file, or one that ships, by name; on `device`, as
-    it was saved or as `dtype` ("bfloat16"). weights="int8" rounds its matrices to 8 bits, which a CPU runs faster.
+    """A model from an anyformer folder, a Hugging Face one, a .gguf or a .pt file, or one that ships, by name; on
+    `device`, as it was saved or as `dtype` ("bfloat16"). weights="int8" rounds its matrices to 8 bits, which a CPU
+    runs faster.
 
     A Hugging Face config with fields that anyformer does not know is an error; `ignore` names those that make no
     difference to the numbers you want.
@@ -90,14 +101,19 @@ def load_meta(folder: str | PathLike[str]) -> Model:
         from anyformer.checkpoints.gguf import load_gguf_meta
 
         return load_gguf_meta(path)
-    config = _config(path)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return _outline_own(path, config) if "anyformer" in config else load_hf_meta(path, config)[1]
+        if is_torch_file(path):
+            return load_hf_meta(torch_source(path))[1]
+        config = _config(path)
+        own = "anyformer" in config
+        return _outline_own(path, config) if own else load_hf_meta(folder_source(path, config))[1]
 
 
 def read(path: Path, device: str | torch.device, dtype: torch.dtype | None, ignore: Collection[str] = ()) -> Model:
     """Whichever form it has."""
+    if is_torch_file(path):
+        return load_hf(torch_source(path), device, dtype, ignore)
     if ignore and (_is_gguf(path) or "anyformer" in _config(path)):
         raise ConfigError(f"ignore is for the config of a Hugging Face folder, and {path} is none.")
     if _is_gguf(path):
@@ -107,7 +123,7 @@ def read(path: Path, device: str | torch.device, dtype: torch.dtype | None, igno
     config = _config(path)
     if "anyformer" in config:
         return load_own(path, config, device, dtype)
-    return load_hf(path, config, device, dtype, ignore)
+    return load_hf(folder_source(path, config), device, dtype, ignore)
 
 
 def _place(folder: Any) -> str | PathLike[str]:
@@ -129,7 +145,9 @@ def _config(path: Path) -> dict[str, Any]:
         hint = pretrained.hint(path)
         if str(path) in registry.recipes():
             hint = f' "{path}" is a recipe: af.build makes a new model of it, and anyformer train trains one.'
-        raise FolderError(f"{path} {what}; give a model folder (config.json and safetensors) or a .gguf file.{hint}")
+        raise FolderError(
+            f"{path} {what}; give a model folder (config.json and safetensors), a .gguf or a .pt file.{hint}"
+        )
     if not (path / "config.json").exists() and (path / "train.json").exists():
         raise FolderError(f"The run in {path} is not finished; the command that began it goes on with --resume.")
     if not (path / "config.json").exists():

@@ -7,6 +7,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from anyformer import registry
 from anyformer.checkpoints.files import StoredTensor, check_fit, check_layers, list_tensors, read_tensors, write_tensors
 from anyformer.checkpoints.hf_config import ENDS, SCHEMA, leave_out, read_config, warn_of_ids
 from anyformer.checkpoints.key_table import Key, KeyTable, named_tensors
+from anyformer.checkpoints.torch_file import read_torch_file, state_dict
 from anyformer.core.init import materialize
 from anyformer.errors import ConfigError, FolderError, WeightsError, nearest
 from anyformer.jsonfile import check_inside, read_bytes, read_object
@@ -36,28 +38,57 @@ SENTENCES = re.compile(r"modules\.json|(config_)?sentence_.*\.json|\d+_\w+/.*") 
 FORMULAS = 2**24  # numbers that a file may leave to formulas (fixed positions), or as many as it holds
 
 
-def load_hf(
-    folder: Path,
-    config: dict[str, Any],
-    device: str | torch.device,
-    dtype: torch.dtype | None,
-    ignore: Iterable[str] = (),
-) -> Model:
-    table, model = load_hf_meta(folder, config, ignore)
-    settings = model.config
-    fill(model, table.keys(settings), match(table, settings, list_tensors(folder), folder), folder, device, dtype)
-    model.origin.hf_config = config
-    read_companions(model, folder)
+@dataclass(frozen=True)
+class Source:
+    """A model in the Hugging Face form: its config, its tensors, and the folder of the files beside them. `place` is
+    what errors name: the folder, or one file."""
+
+    place: Path
+    folder: Path
+    config: dict[str, Any]
+    tensors: dict[str, StoredTensor]
+    generation: dict[str, Any] = field(default_factory=dict)  # unless a file beside says more
+
+
+def folder_source(folder: Path, config: dict[str, Any]) -> Source:
+    return Source(folder, folder, config, list_tensors(folder))
+
+
+def torch_source(file: Path) -> Source:
+    """A .pt or .bin file, and the config in it (Whisper's) or beside it."""
+    from anyformer.checkpoints.key_tables.openai_whisper import as_hf, is_openai_whisper
+
+    content = read_torch_file(file)
+    if is_openai_whisper(content):
+        config, generation, tensors = as_hf(content, file)
+        return Source(file, file.parent, config, tensors, generation)
+    beside = file.parent / "config.json"
+    if not beside.exists():
+        raise FolderError(f"{file} holds tensors alone; to load it, put the config.json of its model beside it.")
+    config = read_object(beside)
+    if "anyformer" in config:
+        raise FolderError(f"{file} is beside an anyformer config.json, whose weights are safetensors; give the folder.")
+    return Source(file, file.parent, config, state_dict(content, file))
+
+
+def load_hf(source: Source, device: str | torch.device, dtype: torch.dtype | None, ignore: Iterable[str] = ()) -> Model:
+    table, model = load_hf_meta(source, ignore)
+    found = match(table, model.config, source.tensors, source.place)
+    fill(model, table.keys(model.config), found, source.place, device, dtype)
+    model.origin.hf_config = source.config
+    read_companions(model, source.folder)
+    model.origin.generation = model.origin.generation or source.generation
     return model.eval()
 
 
-def load_hf_meta(folder: Path, config: dict[str, Any], ignore: Iterable[str] = ()) -> tuple[KeyTable, Model]:
+def load_hf_meta(source: Source, ignore: Iterable[str] = ()) -> tuple[KeyTable, Model]:
     """The model without its weights, and the table of its family."""
+    config, folder = source.config, source.folder
     table, architecture = find_table(config, folder)
     if ignore:
         config = leave_out(table, config, ignore, folder / "config.json")
     settings = read_config(table, architecture, config, folder)
-    check_layers(settings, list_tensors(folder), folder)
+    check_layers(settings, source.tensors, source.place)
     return table, registry.build_meta(registry.family(table.family), settings)
 
 

@@ -71,7 +71,7 @@ def read(path: Path, pattern: str | None = None) -> TokenizerParts:
     if path.is_dir():
         file = find(pretrained.base_folder(path))
     elif path.is_file():
-        file = path
+        file = find(path.parent) if path.suffix in (".pt", ".pth") else path  # weights alone
     else:
         raise FolderError(f"{path} does not exist; give a folder with a tokenizer, or a tokenizer file.")
     try:

@@ -158,6 +158,7 @@ TENSORS: tuple[tuple[str, str], ...] = (
     (r"(\.blocks\.\d+\.\w+)\.after\.", r"\1.post_norm."),
     (r"\.between\.boxes\.", ".step.boxes."),
     (r"\.between\.code\.", ".place.code."),
+    (r"((?:^|/)(?:base|classify))\.(?:pool|average)\.norm\.", r"\1.norm."),
     (r"(\.net\.stages\.\d+\.\d+)\.first\.", r"\1.layers.0."),
     (r"(\.net\.stages\.\d+\.\d+)\.second\.", r"\1.layers.1."),
     (r"(\.inputs\.blocks\.\d+)\.first\.", r"\1.layers.0.filter."),

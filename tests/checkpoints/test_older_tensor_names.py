@@ -32,6 +32,8 @@ from anyformer.upgrades import tensor_name
         ("encoder.inputs.net.stages.1.2.second.norm.bias", "encoder.inputs.net.stages.1.2.layers.1.norm.bias"),
         ("encoder.inputs.blocks.2.first.weight", "encoder.inputs.blocks.2.layers.0.filter.weight"),
         ("encoder.inputs.blocks.0.second_norm.bias", "encoder.inputs.blocks.0.layers.1.norm.bias"),
+        ("model/classify.average.norm.weight", "model/classify.norm.weight"),
+        ("base.pool.norm.bias", "base.norm.bias"),
         ("encoder.inputs.blocks.0.aside.weight", "encoder.inputs.blocks.0.shortcut.weight"),
     ],
 )

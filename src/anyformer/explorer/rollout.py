@@ -20,7 +20,6 @@ from anyformer.explorer.token_layout import layout, mean_attention
 from anyformer.explorer.trace import AttentionSite, Trace
 from anyformer.heads.base import Head
 from anyformer.heads.classify import ClassificationHead
-from anyformer.heads.pooled import PooledClassificationHead
 from anyformer.inputs.multimodal import MultimodalInput
 from anyformer.inputs.prefix import PrefixedTextInput
 from anyformer.inputs.projection import ProjectedInput
@@ -81,9 +80,9 @@ def _source_stage(trace: Trace, stage: str) -> tuple[str, slice, slice] | None:
 
 def pooling(head: Head) -> str | None:
     """How a head pools tokens: "mean" or "attention"; None if it reads one token or all tokens separately."""
-    if isinstance(head, ClassificationHead):
-        return head.config.pooling if head.config.pooling != "first" else None
-    return "mean" if isinstance(head, PooledClassificationHead) and head.config.pooling == "mean" else None
+    if isinstance(head, ClassificationHead) and head.config.pooling in ("mean", "attention"):
+        return head.config.pooling
+    return None
 
 
 @torch.inference_mode()

@@ -5,134 +5,44 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from anyformer.config import Settings
-from anyformer.core.activations import ACTIVATIONS
-from anyformer.core.attend import attention_weights
 from anyformer.core.linear import Linear
-from anyformer.core.masks import NO_MASK, Padding
-from anyformer.core.taps import NO_TAPS
-from anyformer.core.tokens import Tokens
 from anyformer.errors import InputError
-from anyformer.forward_context import ForwardContext, zero_padding
+from anyformer.forward_context import ForwardContext
 from anyformer.heads.base import Head, check_labels
+from anyformer.heads.pooling import PooledHead, PoolingConfig
 
 Problem = Literal["regression", "single_label_classification", "multi_label_classification"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class PoolerConfig(Settings):
-    d_model: int
-    d_out: int | None = None
-    activation: str = "tanh"
-
-
-class Pooler(Linear):
-    """First token through a dense layer and an activation (BERT's and ViT's pooler)."""
-
-    def __init__(self, config: PoolerConfig) -> None:
-        super().__init__(config.d_model, config.d_out if config.d_out is not None else config.d_model)
-        self.activation = config.activation
-
-    def forward(self, first: Tensor) -> Tensor:  # type: ignore[override]
-        return ACTIVATIONS[self.activation](super().forward(first))
-
-
-def first_token(tokens: Tokens) -> Tensor:
-    """First real token of each row [B, d]; zeros for a row without any."""
-    if tokens.packing is not None:
-        if not len(tokens.x):
-            return tokens.x.new_zeros(tokens.packing.batch, tokens.x.shape[1])
-        starts = tokens.packing.starts
-        first = starts[:-1].long().clamp(max=len(tokens.x) - 1)
-        return tokens.x.index_select(0, first) * (starts.diff() > 0).unsqueeze(-1)
-    if tokens.mask is None:
-        return tokens.x[:, 0]
-    first = tokens.mask.to(torch.int8).argmax(dim=1)
-    return tokens.x[torch.arange(len(first), device=first.device), first] * tokens.mask.any(dim=1, keepdim=True)
-
-
-def mean_token(tokens: Tokens) -> Tensor:
-    """Mean of each row's real tokens [B, d]; zeros for a row without any."""
-    mask = tokens.packing.mask if tokens.packing is not None else tokens.mask
-    if mask is None:
-        return tokens.x.mean(dim=1)
-    return zero_padding(tokens).sum(dim=1) / mask.sum(dim=1, keepdim=True).clamp(min=1)
-
-
-class AttentionPool(nn.Module):
-    """Attention pooling with one learned query (SeqPool of Hassani et al. 2021): [B, d]."""
-
-    tap_points = ("weights",)
-
-    def __init__(self, d_model: int) -> None:
-        super().__init__()
-        self.query = nn.Parameter(torch.empty(1, d_model))
-        self.taps = NO_TAPS
-
-    def reset(self, std: float) -> None:
-        nn.init.normal_(self.query, std=std)
-
-    def forward(self, tokens: Tokens) -> Tensor:
-        tokens = tokens.pad()
-        keys = tokens.x.unsqueeze(1)  # one head
-        query = self.query.to(keys.dtype).expand(len(keys), 1, 1, -1)
-        mask = NO_MASK if tokens.mask is None else Padding(tokens.mask)
-        weights = self.taps.record("weights", attention_weights(query, keys, mask, scale=1.0))
-        return (weights @ keys).flatten(1)  # one query: too small for a fused kernel
-
-
-PoolingMethod = Literal["first", "mean", "attention"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClassificationConfig(Settings):
-    d_model: int
-    n_labels: int
-    stage: str
-    pooling: PoolingMethod = "first"  # pool the first token, or all tokens
-    skip: int = 0  # leading tokens left out of the mean
-    pool: PoolerConfig | None = None
-    input_dropout: float = 0.0  # before pooling
-    dropout: float = 0.0
+class ClassificationConfig(PoolingConfig):
+    n_labels: int  # 0: the head returns the pooled vector
+    bias: bool = True
     problem: Problem | None = None  # None: from the number of labels and the dtype of the labels
     field: str = "logits"
     label_name: str = "labels"
 
 
-class ClassificationHead(Head):
+class ClassificationHead(PooledHead):
+    """A linear classifier of the pooled tokens."""
+
+    config: ClassificationConfig
+
     def __init__(self, config: ClassificationConfig) -> None:
-        super().__init__(config.stage)
-        self.config = config
+        super().__init__(config)
         self.names = (config.label_name,)
         self.n_first = 1 if config.pooling == "first" else None
-        self.gather = AttentionPool(config.d_model) if config.pooling == "attention" else None
-        self.pool = Pooler(config.pool) if config.pool is not None else None
-        width = config.pool.d_out if config.pool is not None and config.pool.d_out is not None else config.d_model
-        self.classes = Linear(width, config.n_labels) if config.n_labels > 0 else None
+        self.classes = Linear(config.d_out, config.n_labels, config.bias) if config.n_labels > 0 else None
 
     def forward(self, run: ForwardContext) -> dict[str, Any]:
-        x = self.summary(run)
+        x, config = self.summary(run), self.config
         logits = x if self.classes is None else self.classes(x)
-        return class_answer(run, logits, self.config.problem, self.config.field, self.config.label_name)
-
-    def summary(self, run: ForwardContext) -> Tensor:
-        """Return one vector per row, [B, d]."""
-        x = F.dropout(self._gathered(run.tokens[self.stage]), self.config.input_dropout, self.training)
-        x = x if self.pool is None else self.pool(x)
-        return F.dropout(x, self.config.dropout, self.training)
-
-    def _gathered(self, tokens: Tokens) -> Tensor:
-        if self.config.pooling == "first":
-            return first_token(tokens)
-        if self.config.skip:
-            tokens = tokens.pad()
-            mask = None if tokens.mask is None else tokens.mask[:, self.config.skip :]
-            tokens = Tokens(tokens.x[:, self.config.skip :], mask)
-        return mean_token(tokens) if self.gather is None else self.gather(tokens)
+        labels = run.tensor(config.label_name)
+        loss = {} if labels is None else {"loss": class_loss(logits, labels, config.problem)}
+        return {**loss, config.field: logits}
 
 
 def class_loss(logits: Tensor, labels: Tensor, problem: Problem | None = None) -> Tensor:
@@ -150,14 +60,6 @@ def class_loss(logits: Tensor, labels: Tensor, problem: Problem | None = None) -
         check_labels(labels, n, "labels")
         return F.cross_entropy(logits, labels.view(-1))
     return F.binary_cross_entropy_with_logits(logits, labels)
-
-
-def class_answer(
-    run: ForwardContext, logits: Tensor, problem: Problem | None, field: str = "logits", label_name: str = "labels"
-) -> dict[str, Any]:
-    """Return the logits and, with labels, the loss."""
-    labels = run.tensor(label_name)
-    return {**({} if labels is None else {"loss": class_loss(logits, labels, problem)}), field: logits}
 
 
 class DistillationHead(Head):

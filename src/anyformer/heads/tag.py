@@ -1,4 +1,4 @@
-"""Token classification, and detection of replaced tokens."""
+"""Token classification: tags, visual tokens of masked patches, and detection of replaced tokens."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import Tensor
 from anyformer.config import Settings
 from anyformer.core.activations import ACTIVATIONS
 from anyformer.core.linear import Linear
+from anyformer.core.norms import NormConfig, make_norm
 from anyformer.errors import InputError
 from anyformer.forward_context import ForwardContext
 from anyformer.heads.base import Head, check_labels, labels_at_padding, padded_token_values
@@ -42,6 +43,28 @@ class TokenClassificationHead(Head):
 
     def needs_padding(self, run: ForwardContext, mask: Tensor) -> bool:
         return labels_at_padding(run.tensor("labels"), mask)
+
+
+class VisualTokenHead(Head):
+    """Predicts the visual token of each patch; labels [masked patches] follow the order of bool_masked_pos."""
+
+    names = ("labels",)
+
+    def __init__(self, d_model: int, vocab_size: int, norm: NormConfig, stage: str) -> None:
+        super().__init__(stage)
+        self.norm = make_norm(norm, d_model)
+        self.words = Linear(d_model, vocab_size)
+
+    def forward(self, run: ForwardContext) -> dict[str, Any]:
+        logits = self.words(self.norm(run.padded(self.stage))[:, 1:])
+        labels, covered = run.tensor("labels"), run.tensor("bool_masked_pos")
+        if labels is None:
+            return {"logits": logits}
+        if covered is None or int(covered.sum()) != labels.numel():
+            n = 0 if covered is None else int(covered.sum())
+            raise InputError(f"labels has {labels.numel()} entries; bool_masked_pos masks {n} patches.")
+        check_labels(labels, logits.shape[-1], "labels")
+        return {"loss": F.cross_entropy(logits[covered.bool()].float(), labels.flatten()), "logits": logits}
 
 
 class ReplacedTokenHead(Head):

@@ -12,8 +12,9 @@ from typing import Any, Literal
 from anyformer.core.norms import make_norm
 from anyformer.core.stack import Stack
 from anyformer.heads.base import Head
-from anyformer.heads.classify import Problem
-from anyformer.heads.pooled import PooledClassificationHead, PooledConfig, PooledEmbeddingHead
+from anyformer.heads.classify import ClassificationConfig, ClassificationHead, Problem
+from anyformer.heads.embed import EmbeddingHead
+from anyformer.heads.pooling import PoolingConfig
 from anyformer.inputs.audio import SpectrogramInput, SpectrogramInputConfig
 from anyformer.model import Model, Stage
 from anyformer.recipes.common import TINY, stack_report, xavier_init
@@ -51,10 +52,10 @@ def build(config: ASTConfig) -> Model:
     same: dict[str, Any] = {"drop_path": config.drop_path, "qkv_bias": config.qkv_bias, "d_head": config.d_head}
     blocks = [encoder_block(config, **same) for _ in range(config.n_layers)]
     stack = Stack(blocks, make_norm(config.norm, config.d_model))
-    head: Head = PooledEmbeddingHead("encoder", "pair")
+    head: Head = EmbeddingHead("encoder", PoolingConfig(d_model=config.d_model, stage="encoder", pooling="pair"))
     if config.head == "classify":
-        head = PooledClassificationHead(
-            PooledConfig(
+        head = ClassificationHead(
+            ClassificationConfig(
                 d_model=config.d_model,
                 n_labels=config.n_labels,
                 stage="encoder",

@@ -8,16 +8,18 @@ Published: B 85.2%, L 87.4% on ImageNet (table 1 of the paper); B 45.6 mIoU on A
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from anyformer.core.block import Block
 from anyformer.core.norms import make_norm
 from anyformer.core.positions import Positions, RelativeGrid
 from anyformer.core.stack import Stack
 from anyformer.heads.base import Head
-from anyformer.heads.classify import ClassificationConfig, Problem
-from anyformer.heads.patches import PatchClassificationHead, PatchEmbeddingHead, VisualTokenHead
+from anyformer.heads.classify import ClassificationConfig, ClassificationHead, Problem
+from anyformer.heads.embed import EmbeddingHead
+from anyformer.heads.pooling import PoolingConfig
 from anyformer.heads.segment import UPerConfig, UPerHead
+from anyformer.heads.tag import VisualTokenHead
 from anyformer.inputs.image import ImageInput
 from anyformer.model import Model, Stage
 from anyformer.recipes.common import image_input_config, normal_init, stack_report
@@ -79,17 +81,15 @@ def _stack(config: BEiTConfig) -> Stack:
 
 
 def _head(config: BEiTConfig) -> Head:
-    norm = config.norm
-    average = norm if config.mean_pooling else None
+    pooled: dict[str, Any] = {"d_model": config.d_model, "stage": "encoder"}
+    if config.mean_pooling:
+        pooled |= {"pooling": "mean", "skip": 1, "norm": config.norm}
     if config.head == "base":
-        return PatchEmbeddingHead(config.d_model, average, "encoder")
+        return EmbeddingHead("encoder", PoolingConfig(**pooled))
     if config.head == "words":
-        return VisualTokenHead(config.d_model, config.vocab_size, norm, "encoder")
+        return VisualTokenHead(config.d_model, config.vocab_size, config.norm, "encoder")
     if config.head == "classify":
-        classes = ClassificationConfig(
-            d_model=config.d_model, n_labels=config.n_labels, stage="encoder", problem=config.problem
-        )
-        return PatchClassificationHead(classes, average)
+        return ClassificationHead(ClassificationConfig(n_labels=config.n_labels, problem=config.problem, **pooled))
     auxiliary = ("auxiliary", "auxiliary_weight", "d_auxiliary", "n_auxiliary_convs")
     names = ("d_model", "n_labels", "pools", "ignore", *auxiliary)
     same = {name: getattr(config, name) for name in (*names, "auxiliary_concat_input", "layers")}

@@ -18,9 +18,10 @@ from anyformer.core.positions import Positions
 from anyformer.core.stack import Stack
 from anyformer.errors import ConfigError
 from anyformer.heads.base import Head
-from anyformer.heads.classify import ClassificationConfig, ClassificationHead, MultipleChoiceHead, PoolerConfig, Problem
+from anyformer.heads.classify import ClassificationConfig, ClassificationHead, MultipleChoiceHead, Problem
 from anyformer.heads.embed import EmbeddingHead
 from anyformer.heads.language import LanguageConfig, LanguageHead
+from anyformer.heads.pooling import PoolerConfig
 from anyformer.heads.span import SpanHead
 from anyformer.heads.tag import TokenClassificationConfig, TokenClassificationHead
 from anyformer.inputs.text import TextInput, TextInputConfig

@@ -17,8 +17,7 @@ from anyformer.core.feedforward import FeedForward, FeedForwardConfig
 from anyformer.core.init import InitConfig
 from anyformer.core.norms import NormConfig
 from anyformer.core.stack import Stack
-from anyformer.heads.classify import Problem
-from anyformer.heads.pooled import PooledClassificationHead, PooledConfig
+from anyformer.heads.classify import ClassificationConfig, ClassificationHead, Problem
 from anyformer.inputs.sets import TableInput, TableInputConfig
 from anyformer.model import Model, Stage
 from anyformer.recipes.common import check_heads_divide, stack_report, sublayer
@@ -65,7 +64,7 @@ def _block(config: FTTransformerConfig, first: bool) -> Block:
 def build(config: FTTransformerConfig) -> Model:
     inputs = TableInputConfig(n_numbers=config.n_numbers, categories=config.categories, d_model=config.d_model)
     blocks = [_block(config, i == 0) for i in range(config.n_layers)]
-    head = PooledConfig(
+    head = ClassificationConfig(
         d_model=config.d_model,
         n_labels=config.n_labels,
         stage="encoder",
@@ -76,7 +75,7 @@ def build(config: FTTransformerConfig) -> Model:
     )
     stage = Stage("encoder", TableInput(inputs), Stack(blocks))
     report = stack_report("encoder", config.n_layers)
-    return Model("ft-transformer", config, [stage], {"classify": PooledClassificationHead(head)}, report)
+    return Model("ft-transformer", config, [stage], {"classify": ClassificationHead(head)}, report)
 
 
 def init(config: FTTransformerConfig) -> InitConfig:

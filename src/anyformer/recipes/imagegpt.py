@@ -16,8 +16,8 @@ from anyformer.core.norms import NormConfig, make_norm
 from anyformer.core.positions import LearnedPositions
 from anyformer.core.stack import Stack
 from anyformer.heads.base import Head
-from anyformer.heads.classify import Problem
-from anyformer.heads.embed import EmbeddingHead, MeanClassificationHead
+from anyformer.heads.classify import ClassificationConfig, ClassificationHead, Problem
+from anyformer.heads.embed import EmbeddingHead
 from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.text import TextInput, TextInputConfig
 from anyformer.model import Model, Stage
@@ -49,7 +49,15 @@ def _head(config: ImageGPTConfig) -> Head:
     if config.head == "base":
         return EmbeddingHead("decoder")
     if config.head == "classify":
-        return MeanClassificationHead("decoder", config.d_model, config.n_labels, config.problem)
+        classes = ClassificationConfig(
+            d_model=config.d_model,
+            n_labels=config.n_labels,
+            stage="decoder",
+            pooling="mean",
+            bias=False,
+            problem=config.problem,
+        )
+        return ClassificationHead(classes)
     return LanguageHead(
         LanguageConfig(d_model=config.d_model, vocab_size=config.vocab_size - 1, stage="decoder", shift=True, keep=True)
     )

@@ -12,9 +12,8 @@ from typing import Literal
 from anyformer.core.norms import NormConfig, make_norm
 from anyformer.core.stack import Stack
 from anyformer.heads.base import Head
-from anyformer.heads.classify import Problem
+from anyformer.heads.classify import ClassificationConfig, ClassificationHead, Problem
 from anyformer.heads.embed import EmbeddingHead
-from anyformer.heads.pooled import PooledClassificationHead, PooledConfig
 from anyformer.heads.video_pixels import VideoPixelHead
 from anyformer.inputs.video import MaskedTubesInput, VideoInput, VideoInputConfig
 from anyformer.model import Model, Stage
@@ -67,8 +66,8 @@ def _head(config: VideoMAEConfig) -> Head:
         return VideoPixelHead(config.d_decoder, tubelet, config.n_channels, config.norm_pix_loss, "decoder")
     if config.head == "base":
         return EmbeddingHead("encoder")
-    return PooledClassificationHead(
-        PooledConfig(
+    return ClassificationHead(
+        ClassificationConfig(
             d_model=config.d_model,
             n_labels=config.n_labels,
             stage="encoder",

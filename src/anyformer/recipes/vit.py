@@ -17,8 +17,9 @@ from anyformer.core.masks import NO_MASK, Mask
 from anyformer.core.norms import NormConfig, make_norm
 from anyformer.core.stack import Stack
 from anyformer.heads.base import Head
-from anyformer.heads.classify import ClassificationConfig, ClassificationHead, PoolerConfig, Problem
+from anyformer.heads.classify import ClassificationConfig, ClassificationHead, Problem
 from anyformer.heads.embed import EmbeddingHead
+from anyformer.heads.pooling import PoolerConfig
 from anyformer.inputs.image import ImageInput, ImageInputConfig, ImagePositions
 from anyformer.model import Model, Stage
 from anyformer.recipes.common import (

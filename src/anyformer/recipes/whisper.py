@@ -21,9 +21,9 @@ from anyformer.core.norms import NormConfig, make_norm
 from anyformer.core.positions import LearnedPositions
 from anyformer.core.stack import Stack
 from anyformer.heads.base import Head
+from anyformer.heads.classify import ClassificationConfig, ClassificationHead
 from anyformer.heads.embed import EmbeddingHead
 from anyformer.heads.language import LanguageConfig, LanguageHead
-from anyformer.heads.pooled import PooledClassificationHead, PooledConfig
 from anyformer.inputs.audio import MelConvInput, MelConvInputConfig
 from anyformer.inputs.text import TextInput, TextInputConfig
 from anyformer.model import Model, Stage
@@ -99,15 +99,16 @@ def _decoder(config: WhisperConfig) -> tuple[Stage, TextInput]:
 
 
 def _classifier(config: WhisperConfig) -> Model:
-    head = PooledConfig(
+    head = ClassificationConfig(
         d_model=config.d_model,
         n_labels=config.n_labels,
         stage="encoder",
-        d_pool=config.d_pool,
+        pooling="mean",
+        d_project=config.d_pool,
         problem="single_label_classification",
     )
     report = stack_report("encoder", config.n_layers, normed=True)
-    return Model("whisper", config, [_encoder(config)], {"classify": PooledClassificationHead(head)}, report)
+    return Model("whisper", config, [_encoder(config)], {"classify": ClassificationHead(head)}, report)
 
 
 def build(config: WhisperConfig) -> Model:

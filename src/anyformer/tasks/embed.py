@@ -28,7 +28,7 @@ from anyformer.data.examples import Example, Examples
 from anyformer.data.rows import Rows, map_rows
 from anyformer.data.tables.formats import Row
 from anyformer.errors import FolderError, InputError
-from anyformer.heads.embed import POOLS, SentenceEmbeddingHead
+from anyformer.heads.embed import SENTENCE_POOLS, SentenceEmbeddingHead
 from anyformer.jsonfile import check_inside, read_json, read_object
 from anyformer.metrics.classification import pearson, spearman
 from anyformer.metrics.retrieval import ranks, warn_of_nan
@@ -133,8 +133,8 @@ def read_pools(path: Path) -> tuple[str, ...]:
     if pools is None:
         pools = [mode for flag, mode in _FLAGS.items() if config.get(flag)] or ["mean"]
     for mode in pools if isinstance(pools, list) else [pools]:
-        if not isinstance(mode, str) or mode not in POOLS:
-            raise FolderError(f'{path} has "{mode}" pooling; supported are {", ".join(POOLS)}.')
+        if not isinstance(mode, str) or mode not in SENTENCE_POOLS:
+            raise FolderError(f'{path} has "{mode}" pooling; supported are {", ".join(SENTENCE_POOLS)}.')
     return tuple(pools)
 
 

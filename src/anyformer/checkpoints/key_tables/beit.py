@@ -54,11 +54,11 @@ def _inputs(config: BEiTConfig) -> list[Key]:
 
 def _head(config: BEiTConfig) -> list[Key]:
     if config.head == "base":
-        return weight_and_bias("base.pool.norm", "beit.pooler.layernorm") if config.mean_pooling else []
+        return weight_and_bias("base.norm", "beit.pooler.layernorm") if config.mean_pooling else []
     if config.head == "words":
         return [*weight_and_bias("words.norm", "layernorm"), *weight_and_bias("words.words", "lm_head")]
     if config.head == "classify":
-        norm = weight_and_bias("classify.average.norm", "beit.pooler.layernorm") if config.mean_pooling else []
+        norm = weight_and_bias("classify.norm", "beit.pooler.layernorm") if config.mean_pooling else []
         return [*norm, *classes(config)]
     return _segment(config)
 

@@ -53,6 +53,6 @@ def teach(
     pace.next(label)
     quiet = redirect_stderr(StringIO()), redirect_stdout(StringIO())  # its bar; `pace` says how far it is
     with open_devices(chosen.train.device, chosen.train.parallel) as devices, quiet[0], quiet[1]:
-        job = prepare(chosen, devices)
+        job, chosen = prepare(chosen, devices)
     train(job, chosen.train, callback=Follower(course, lambda text: pace.note(f"{label}, {text}"), None))
     return Taught(job.task, course)

@@ -20,7 +20,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 # Lower tiers know nothing of higher ones. Rooms of one tier may use each other, in one direction.
 TIERS = [
     ("errors", "progress", "version"),
-    ("jsonfile", "schema", "upgrades"),
+    ("device", "jsonfile", "plugins", "schema", "upgrades"),
     ("config", "gguf", "saving", "pretrained"),
     ("core",),
     ("layers",),

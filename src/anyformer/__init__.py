@@ -36,9 +36,11 @@ if TYPE_CHECKING:
     from anyformer.explorer.path_length import path_length
     from anyformer.tasks import task
     from anyformer.tokenizers.tokenizer import Tokenizer
+    from anyformer.training.callbacks import Callback
 
 # Names whose libraries load when they are first used: importing anyformer takes little longer than importing torch.
 _LATER = {
+    "Callback": ("anyformer.training.callbacks", "Callback"),
     "Tokenizer": ("anyformer.tokenizers.tokenizer", "Tokenizer"),
     "energy": ("anyformer.training.energy", None),
     "norms": ("anyformer.core.norms", None),
@@ -66,6 +68,7 @@ __all__ = [
     "Attention",
     "AttentionConfig",
     "Block",
+    "Callback",
     "ConfigError",
     "DataError",
     "Error",

@@ -15,7 +15,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any, Literal, Self
 
-from anyformer.errors import ConfigError, nearest
+from anyformer.errors import ConfigError, nearest, training_setting
 from anyformer.jsonfile import parse_json
 from anyformer.schema import Length, Range, fits, is_union, shown, spell
 from anyformer.upgrades import fields_of, renamed, upgrade, upgrade_value
@@ -100,7 +100,8 @@ class Settings:
         for name in overrides:
             if name not in self.field_names():
                 today = fields_of(type(self)).get(name, name)
-                known = f"{nearest(name, self.field_names())} It has: {', '.join(self.field_names())}."
+                hint = nearest(name, self.field_names()) or training_setting(name)
+                known = f"{hint} It has: {', '.join(self.field_names())}."
                 raise ConfigError(f'{type(self).__name__} has no field "{name}".{renamed(name, today) or known}')
         fields = {name: getattr(self, name) for name in self.field_names()}
         return type(self)(**{**fields, **{n: _shape(v, _hints(type(self))[n]) for n, v in overrides.items()}})

@@ -73,7 +73,6 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "model.d_model": ("dim", "embed_dim", "embedding_dim", "hidden_dim", "hidden_size", "n_embd"),
     "model.drop_path": ("drop_path_rate", "stochastic_depth"),
     "model.dropout": ("dropout_prob", "dropout_rate", "hidden_dropout_prob", "resid_pdrop"),
-    "model.image_size": ("img_size", "input_size"),
     "model.init_std": ("initializer_range",),
     "model.max_length": ("block_size", "max_position_embeddings", "n_ctx", "n_positions"),
     "model.n_channels": ("in_channels", "in_chans", "num_channels"),
@@ -86,12 +85,14 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "model.norm_eps": ("layer_norm_eps", "layer_norm_epsilon", "rms_norm_eps"),
     "model.tied": ("tie_embeddings", "tie_weights", "tie_word_embeddings"),
     # transformers' Trainer, Lightning, timm: training
+    "data.image_size": ("img_size", "imgsz", "input_size"),
     "data.max_length": ("max_len", "max_seq_len", "max_seq_length", "max_source_length"),
     "data.validation_split": ("held_out", "test_size", "val_size", "val_split", "validation_fraction"),
-    "train.batch_size": ("bs", "per_device_batch_size", "per_device_train_batch_size", "train_batch_size"),
+    "train.batch_size": ("batch", "bs", "per_device_batch_size", "per_device_train_batch_size", "train_batch_size"),
     "train.betas": ("adam_beta1", "adam_beta2"),
     "train.compile": ("torch_compile",),
     "train.eps": ("adam_eps", "adam_epsilon"),
+    "train.epochs": ("max_epochs", "n_epochs", "num_epochs", "num_train_epochs"),
     "train.eval_every": ("eval_interval", "eval_steps", "val_check_interval"),
     "train.gradient_accumulation": ("accumulate_grad_batches", "grad_accum", "gradient_accumulation_steps"),
     "train.keep_checkpoints": ("save_total_limit",),
@@ -99,15 +100,22 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "train.log_every": ("log_interval", "logging_steps"),
     "train.lora": ("lora_r", "lora_rank"),
     "train.lora_targets": ("lora_target_modules", "target_modules"),
-    "train.lr": ("base_lr", "learning_rate", "max_lr"),
+    "train.lr": ("base_lr", "learning_rate", "lr0", "max_lr"),
     "train.max_grad_norm": ("clip_grad", "clip_grad_norm", "grad_clip", "gradient_clip_val", "gradient_clipping"),
     "train.optimizer": ("opt", "optim"),
     "train.patience": ("early_stopping", "early_stopping_patience"),
     "train.precision": ("amp", "bf16", "fp16", "mixed_precision"),
     "train.save_every": ("save_interval", "save_steps"),
-    "train.schedule": ("lr_schedule", "lr_scheduler", "lr_scheduler_type", "scheduler"),
-    "train.steps": ("epochs", "iterations", "max_epochs", "max_iters", "max_steps", "num_epochs", "num_train_epochs"),
+    "train.schedule": ("cos_lr", "lr_schedule", "lr_scheduler", "lr_scheduler_type", "scheduler"),
+    "train.seed": ("random_seed", "manual_seed"),
+    "train.steps": ("iterations", "max_iters", "max_steps", "num_steps", "num_train_steps"),
     "train.warmup_steps": ("num_warmup_steps", "warmup", "warmup_epochs", "warmup_iters", "warmup_ratio"),
+    # arguments of the commands and of af.train
+    "data": ("data_dir", "data_path", "dataset", "dataset_name", "train_data", "train_file"),
+    "out": ("output", "output_dir", "save_dir"),
+    "recipe": ("arch", "architecture", "base_model", "model_name", "model_name_or_path"),
+    "resume": ("resume_from_checkpoint",),
+    "valid": ("dev_data", "eval_data", "val_data", "validation_data", "validation_file"),
     # generate
     "max_new_tokens": ("max_gen_tokens", "max_tokens", "new_tokens"),
     "num_beams": ("beam_size", "beam_width", "beams", "n_beams"),
@@ -116,6 +124,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "texts": ("candidate_labels",),
     "top": ("top_n",),
 }
+TRAINING = ("train.", "data.")  # sections that no model has
 OURS = {theirs: ours for ours, names in ALIASES.items() for theirs in names}
 
 
@@ -128,6 +137,13 @@ def nearest(name: str, known: Iterable[str]) -> str:
     ours = OURS.get(end.lower().replace("-", "_"), "")
     found = next((one for one in (ours, _end(ours)) if one in known), None) or _similar(name[:100], known)
     return f' Did you mean "{found}"?' if found else ""
+
+
+def training_setting(name: str) -> str:
+    """A hint for another library's name of a setting of training, where a setting of a model is wanted."""
+    ours = OURS.get(name.lower().replace("-", "_"), "")
+    ours = ours or next((key for key in ALIASES if _end(key) == name and key.startswith(TRAINING)), "")
+    return f' It is the setting "{ours}" of af.train, not of a model.' if ours.startswith(TRAINING) else ""
 
 
 def _similar(name: str, known: list[str]) -> str | None:

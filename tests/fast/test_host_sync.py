@@ -31,7 +31,7 @@ def make_engine(task: str, folder: Path, device: torch.device = CPU, recipe: str
     given = {**SETTINGS, **settings, **more}
     chosen = command.plan(command.TrainRequest(task, recipe, folder / name, folder / "out", given=given))
     devices = Devices(device)
-    engine = Trainer(command.prepare(chosen, devices), chosen.train, devices)
+    engine = Trainer(command.prepare(chosen, devices)[0], chosen.train, devices)
     engine.work.model.train()
     return engine
 

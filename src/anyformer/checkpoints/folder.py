@@ -32,6 +32,7 @@ from anyformer.checkpoints.low_precision import dequantize, scales_of
 from anyformer.checkpoints.torch_file import is_torch_file
 from anyformer.core import rewrites
 from anyformer.core.linear import is_quantized
+from anyformer.device import choose_device
 from anyformer.errors import ConfigError, FolderError, WeightsError, nearest
 from anyformer.jsonfile import read_object
 from anyformer.model import Model
@@ -69,8 +70,8 @@ def load(
     optimize: bool = True,
 ) -> Model:
     """A model from an anyformer folder, a Hugging Face one, a .gguf or a .pt file, or one that ships, by name; on
-    `device`, as it was saved or as `dtype` ("bfloat16"). weights="int8" rounds its matrices to 8 bits, which a CPU
-    runs faster.
+    `device` ("auto": cuda, mps or cpu, the first that there is), as it was saved or as `dtype` ("bfloat16").
+    weights="int8" rounds its matrices to 8 bits, which a CPU runs faster.
 
     A Hugging Face config with fields that anyformer does not know is an error; `ignore` names those that make no
     difference to the numbers you want.
@@ -81,8 +82,7 @@ def load(
         raise ConfigError(f'ignore is a list of field names, such as ["{ignore}"].')
     if dtype is not None:
         dtype = read_dtype(dtype)
-    if isinstance(device, str):
-        device = read_device(device)
+    device = choose_device(device)
     path = pretrained.resolve_path(_place(folder))
     if weights is not None:
         return read(path, device, torch.float32 if dtype is None else dtype, ignore).quantize(weights)
@@ -153,16 +153,6 @@ def _config(path: Path) -> dict[str, Any]:
     if not (path / "config.json").exists():
         raise FolderError(f"{path} has no config.json, so it is no model folder.")
     return read_object(path / "config.json")
-
-
-def read_device(name: str) -> torch.device:
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise ConfigError(f'There is no device "{name}"; say cpu, cuda, or cuda:1 for the second GPU.') from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f'The device is "{name}", but PyTorch finds no GPU here; say cpu.')
-    return device
 
 
 def read_dtype(name: str | torch.dtype) -> torch.dtype:

@@ -59,7 +59,7 @@ def task(
     name: str,
     path: str | PathLike[str] | None = None,
     *,
-    device: str | torch.device = "cpu",
+    device: str | torch.device = "auto",
     dtype: torch.dtype | str | None = None,
     **options: Any,
 ) -> Callable[..., Any]:
@@ -70,8 +70,9 @@ def task(
     print(ask("What is the capital of France?"))
     translate = task("translate")           # the model for it that ships; task("translate", "en-fr") is another
 
-    `weights="int8"` rounds the model's matrices to 8 bits, which a CPU runs several times faster. Other `options` hold
-    for every call that does not say otherwise.
+    `device` is "auto" (cuda, mps or cpu, the first that there is), or a name. `weights="int8"` rounds the model's
+    matrices to 8 bits, which a CPU runs several times faster. Other `options` hold for every call that does not say
+    otherwise.
     """
     kind = find(name)
     found = pretrained.default(name).open() if path is None else pretrained.resolve_path(path)

@@ -101,6 +101,7 @@ class Task:
     sides: ClassVar[tuple[str, ...]] = ()  # the columns that plain text files may give side by side
     format: ClassVar[str] = "text"  # of files whose names do not say
     reads: ClassVar[str] = "texts"  # what `run` is given: "texts" (or files that hold one), or "files" as they are
+    data_sizes: ClassVar[tuple[str, ...]] = ()  # which of data.max_length and data.image_size have an effect
     options_class: ClassVar[type[Options]] = Options
     takes: ClassVar[tuple[str, ...]] = ()  # options of a call
     beside: ClassVar[str | None] = None  # the option of a call that may follow the input without its name

@@ -49,7 +49,7 @@ def evaluate_task(
     *,
     columns: str = "",
     options: Mapping[str, Any] = MappingProxyType({}),
-    device: str = "cpu",
+    device: str = "auto",
     dtype: str | None = None,
     draw: bool = False,
     say: Callable[[str], None] = lambda text: None,

@@ -65,6 +65,7 @@ class ImageOptions(Options):
 
 class PictureTask(DecodedTask):
     format = "tsv"
+    data_sizes = ("image_size",)
     options_class: ClassVar[type[Options]] = ImageOptions
     settings: ImageOptions
     batch = BatchConfig(rows=32)

@@ -38,6 +38,7 @@ TEXT_PAD_VALUES: Mapping[str, int] = MappingProxyType({"input_ids": 0, "attentio
 class TextTask(Task):
     """`framed`: special tokens of trained tokenizers: [CLS] … [SEP] ("bert"), … </s> ("end"), or none."""
 
+    data_sizes = ("max_length",)
     framed: ClassVar[str] = "bert"
     kind: ClassVar[str] = "wordpiece"  # of a tokenizer that is trained here
     usual_length: ClassVar[int] = 128  # tokens, where nobody says how many

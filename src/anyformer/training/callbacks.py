@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from anyformer.errors import InputError
+from anyformer.model import Model
 from anyformer.training.state import TrainState
 from anyformer.training.step_metrics import StepMetrics
 from anyformer.training.work import Metrics
@@ -37,6 +39,8 @@ class Progress:
     mark: SpeedMark | None = None  # the first figures of this start
     waited: float = 0.0  # seconds that the trainer stood still for want of data
     unit: str = "tokens"  # what `tokens` counts: images, where those are what a model reads
+    model: Model | None = None  # that is trained
+    stop: bool = False  # a callback sets it to end the run after this step, with an evaluation and a saved model
 
     def begin(self) -> None:
         self.started, self.metrics, self.mark = time.perf_counter(), None, None
@@ -92,24 +96,40 @@ class Progress:
 
 
 class Callback:
-    """Hears of everything that happens; this one only passes steps on. Display and reports are such."""
+    """Hooks into training, for `af.train(…, callbacks=[…])`; subclasses define those that they need.
+
+    class StopEarly(af.Callback):
+        def on_evaluate(self, progress, metrics):
+            progress.stop = metrics["accuracy"] > 0.9
+    """
 
     def __init__(self, on_step: Callable[[Progress], None] | None = None) -> None:
         self.on_step = on_step
+
+    @staticmethod
+    def of(given: Callback | Callable[[Progress], None]) -> Callback:
+        """A callback as it is; a function is called after every step."""
+        if not isinstance(given, Callback) and (isinstance(given, type) or not callable(given)):
+            what = given.__name__ if isinstance(given, type) else type(given).__name__
+            raise InputError(f"callbacks has {what}; it takes objects of af.Callback, or functions of the progress.")
+        return given if isinstance(given, Callback) else Callback(given)
 
     def on_train_begin(self, progress: Progress) -> None:
         """Before the first step, or where a run continues."""
 
     def on_step_end(self, progress: Progress) -> None:
+        """After every step."""
         if self.on_step is not None:
             self.on_step(progress)
 
     def on_log(self, metrics: StepMetrics, progress: Progress) -> None:
         """Every `log_every` steps."""
 
-    def on_evaluate(self, progress: Progress, metrics: Metrics) -> None: ...
+    def on_evaluate(self, progress: Progress, metrics: Metrics) -> None:
+        """After every evaluation on the validation rows."""
 
-    def on_save(self, progress: Progress, path: Path) -> None: ...
+    def on_save(self, progress: Progress, path: Path) -> None:
+        """After every checkpoint; `path` is its folder."""
 
     def on_message(self, text: str) -> None:
         """A sentence for the user."""

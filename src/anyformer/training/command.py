@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -90,6 +91,8 @@ class TrainPlan:
     kind: type[Task]
     split: Split
     sections: Sections
+    asked: Mapping[str, Any] = field(default_factory=dict)  # the user's settings, and the recipe's
+    presets: Mapping[str, Any] = field(default_factory=dict)  # the task's default train.* settings, by name
 
     @property
     def rows(self) -> Rows:
@@ -162,33 +165,58 @@ def plan(order: TrainRequest) -> TrainPlan:
     else:
         sections = {"model": known.config, **sections}
     blank: Sections = {**sections, "train": TrainSettings()}
-    given = dict(order.given)
+    before: dict[str, Any] = {}
     if order.resume:
-        order = replace(order, given=upgrade_resumed(blank, given, saved_settings(order.out)))
+        order = replace(order, given=upgrade_resumed(blank, order.given, saved_settings(order.out)))
         # The run keeps its schedule: steps and rows that differ now would suggest another.
-        given = {**saved_schedule(order.out), **order.given}
+        before = saved_schedule(order.out)
+    given = check_length(order, blank, before)
     usual = resolve(blank, {**suits, **given})
     if known is not None:
         with_config(known, usual["model"])  # an error is one before the data is read
-    check_tokenizer_settings(order.recipe, known is not None, kind, usual, sections)
+    check_effect(order.recipe, known is not None, kind, usual, sections)
     data = usual["data"]
     assert isinstance(data, DataSettings)
     split = read_rows(order, kind, data, usual["task"])
     pace = {key.removeprefix("train."): value for key, value in suits.items() if key.startswith("train.")}
     advice = {"steps": TrainSettings().steps, **kind.advice(known is None, len(split.train)), **pace}
-    asked = expand_keys(blank, given)
-    if "train.steps" in asked:
-        assert isinstance(usual["train"], TrainSettings)
-        advice = scale_schedule(advice, usual["train"].steps)
-    if "train.batch_size" in asked or "batch_size" in pace:
+    if "train.batch_size" in expand_keys(blank, given) or "batch_size" in pace:
         advice.pop("batch_tokens", None)
-    usual_train = TrainSettings(**advice)
     given = {**{key: value for key, value in suits.items() if not key.startswith("train.")}, **given}
-    chosen = resolve({**sections, "train": usual_train}, given)
-    if getattr(chosen["train"], "lora", 0) and "lr" in advice:
-        usual_train = usual_train.replace(lr=LORA_LR_FACTOR * usual_train.lr)
-        chosen = resolve({**sections, "train": usual_train}, given)
-    return TrainPlan(order, source, kind, split, chosen)
+    return TrainPlan(order, source, kind, split, settle(sections, given, advice), given, advice)
+
+
+def settle(sections: Sections, given: Mapping[str, Any], presets: Mapping[str, Any]) -> Sections:
+    """Every setting: those given, else those of `sections`, with the presets for train.* scaled to the given steps."""
+    sections = {**sections, "train": TrainSettings(**presets)}
+    chosen = resolve(sections, given)
+    train = chosen["train"]
+    assert isinstance(train, TrainSettings)
+    if "train.steps" in expand_keys(sections, given):
+        presets = scale_schedule(dict(presets), train.steps)
+    if train.lora and "lr" in presets:
+        presets = {**presets, "lr": LORA_LR_FACTOR * presets["lr"]}
+    return resolve({**sections, "train": TrainSettings(**presets)}, given)
+
+
+def check_length(order: TrainRequest, blank: Sections, before: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a run that is continued (`before`) and the user's: steps or epochs, whichever the user gives."""
+    asked = expand_keys(blank, order.given)
+    length = [key for key in ("train.steps", "train.epochs") if asked.get(key) is not None]
+    if len(length) > 1:
+        raise ConfigError("Steps and epochs both say how long to train; give one of them.")
+    if length == ["train.steps"]:
+        before = {**before, "train.epochs": None}
+    return {**before, **order.given}
+
+
+def with_epochs(chosen: TrainPlan, job: Job) -> TrainPlan:
+    """The plan with the number of steps that its epochs are, now that the batches are known."""
+    if chosen.train.epochs is None:
+        return chosen
+    batches = len(job.batches(0)) / chosen.train.gradient_accumulation
+    steps = max(math.ceil(chosen.train.epochs * batches), 1)
+    return replace(chosen, sections=settle(chosen.sections, {**chosen.asked, "train.steps": steps}, chosen.presets))
 
 
 def read_rows(order: TrainRequest, kind: type[Task], data: DataSettings, options: Any) -> Split:
@@ -202,40 +230,46 @@ def read_rows(order: TrainRequest, kind: type[Task], data: DataSettings, options
     return replace(found, train=take_share(found.train, data.fraction))
 
 
-def check_tokenizer_settings(recipe: str, folder: bool, kind: type[Task], chosen: Sections, before: Sections) -> None:
-    """Settings of words and labels that would have no effect, because they follow from something else, are refused."""
+def check_effect(recipe: str, folder: bool, kind: type[Task], chosen: Sections, before: Sections) -> None:
+    """Refuse settings of tokenizer, labels and sizes that have no effect, or follow from something else."""
     tokenizer, usual = chosen["tokenizer"].to_json(), TokenizerSettings().to_json()
     changed = [name for name in ("kind", "vocab_size") if tokenizer[name] != usual[name]]
     if folder and changed:
         raise ConfigError(f"{recipe} has its own tokenizer: leave tokenizer.{changed[0]} out, or set tokenizer.path.")
     follows = {"vocab_size": "the tokenizer (tokenizer.vocab_size)", "n_labels": "the labels in the data"}
+    reads = {"max_length": "no text that is cut", "image_size": "no images"}
+    for name, why in reads.items():
+        if name not in kind.data_sizes and chosen["data"].to_json()[name] is not None:
+            raise ConfigError(f"{kind.name} reads {why}; leave data.{name} (--{name.replace('_', '-')}) out.")
     for name, source in follows.items() if issubclass(kind, TextTask) else ():
         if name in before["model"].field_names() and getattr(chosen["model"], name) != getattr(before["model"], name):
             raise ConfigError(f"model.{name} follows from {source}; leave it out.")
 
 
-def run(order: TrainRequest) -> Trained:
-    """Train to the end. With `resume`, the run in the folder is continued, or started if the folder is empty."""
+def run(order: TrainRequest, callbacks: Sequence[Callback | Callable[[Progress], None]] = ()) -> Trained:
+    """Train to the end. With `resume`, the run in the folder is continued, or started if the folder is empty. Callbacks
+    run in the first process; an exception of theirs ends the run, which --resume continues."""
+    hooks = [Callback.of(one) for one in callbacks]
     check_folder(order.out, order.resume)  # a refusal makes no folder
     with hold_folder(order.out):
-        return _run(replace(order, resume=check_folder(order.out, order.resume)))
+        return _run(replace(order, resume=check_folder(order.out, order.resume)), hooks)
 
 
-def _run(order: TrainRequest) -> Trained:
+def _run(order: TrainRequest, hooks: Sequence[Callback]) -> Trained:
     chosen = plan(order)
-    settings = flatten(chosen.sections)
     if order.resume:
         check_resumed(chosen)
     with open_devices(chosen.train.device, chosen.train.parallel) as devices:
         with devices.main_process_first():
-            job = prepare(chosen, devices)
+            job, chosen = prepare(chosen, devices)
+            settings = flatten(chosen.sections)
             check_capture(job, chosen.train, devices)  # an error is one before anything is written
             if devices.is_main and not order.resume:
                 start_run_folder(order.out, settings, chosen.fingerprints, [*chosen.loose, *chosen.named])
             if devices.is_main and not (order.out / START).is_dir():  # a run may be killed before it is there
                 keep_tokenizer(job.task, order.out)
         try:
-            return train_job(job, chosen, devices)
+            return train_job(job, chosen, devices, hooks)
         except Error:
             if devices.is_main and not order.resume:
                 remove_run_folder(order.out)
@@ -249,9 +283,9 @@ def check_resumed(chosen: TrainPlan) -> None:
         check_files(chosen.order.out, [*chosen.loose, *chosen.named], unlisted=len(chosen.named))
 
 
-def prepare(chosen: TrainPlan, devices: Devices, quiet: bool = False) -> Job:
-    """The task with its model and its rows; the tokenizer is learned once, and found again by whoever comes later.
-    `quiet` leaves standard output to the answer."""
+def prepare(chosen: TrainPlan, devices: Devices, quiet: bool = False) -> tuple[Job, TrainPlan]:
+    """The task with its model and its rows, and the plan with the steps of its epochs; the tokenizer is learned once,
+    and found again by whoever comes later. `quiet` leaves standard output to the answer."""
     order, sections = chosen.order, chosen.sections
     tokenizer = sections["tokenizer"]
     assert isinstance(tokenizer, TokenizerSettings)
@@ -261,18 +295,19 @@ def prepare(chosen: TrainPlan, devices: Devices, quiet: bool = False) -> Job:
     setup = TaskSetup(sections.get("model"), chosen.data, tokenizer, sections["task"], chosen.split.whole)  # type: ignore[arg-type]
     task = chosen.kind.begin(chosen.source, chosen.rows, chosen.valid, setup)
     task.smoothing = chosen.train.label_smoothing
-    # What is done to images before the step is hundreds of small kernels, which a long run soon gets back.
-    long = devices.device.type == "cuda" and chosen.train.steps > LONG
-    task.compiled = chosen.train.compile or long
-    said = {name: settings.to_json() for name, settings in sections.items() if name not in ("model", "task")}
-    task.model.origin.settings.update(said)
     task.model.origin.files.pop(CARD, None)  # of the model that is fine-tuned; this one gets its own
     batch = BatchConfig(rows=chosen.train.batch_size, tokens=chosen.train.batch_tokens)
     with progress_bar("Preparing", stderr=quiet) as bar:
         progress = bar if devices.is_main else None
-        return Job(
+        job = Job(
             task, chosen.rows, chosen.valid, batch=batch, data=chosen.data, seed=chosen.train.seed, progress=progress
         )
+    chosen = with_epochs(chosen, job)
+    # What is done to images before the step is hundreds of small kernels, which a long run soon gets back.
+    task.compiled = chosen.train.compile or (devices.device.type == "cuda" and chosen.train.steps > LONG)
+    saved = {name: one.to_json() for name, one in chosen.sections.items() if name not in ("model", "task")}
+    task.model.origin.settings.update(saved)
+    return job, chosen
 
 
 def keep_tokenizer(task: Task, folder: Path) -> None:
@@ -281,7 +316,7 @@ def keep_tokenizer(task: Task, folder: Path) -> None:
         write_files(task.model.origin.files, draft)
 
 
-def train_job(job: Job, chosen: TrainPlan, devices: Devices) -> Trained:
+def train_job(job: Job, chosen: TrainPlan, devices: Devices, hooks: Sequence[Callback] = ()) -> Trained:
     order, out = chosen.order, chosen.order.out
     meter = EnergyMeter(devices.device)
     use = f"anyformer run {order.task} --model {out} {INPUTS.get(order.task, 'INPUT')}"
@@ -290,7 +325,7 @@ def train_job(job: Job, chosen: TrainPlan, devices: Devices) -> Trained:
     watchers: list[Callback] = []
     if devices.is_main:
         display = Display(job.model, devices.device, job.metric, devices.world_size)
-        watchers = [display, MetricsFile(out), TensorBoard(out), page]
+        watchers = [display, MetricsFile(out), TensorBoard(out), page, *hooks]
     engine = Trainer(job, chosen.train, devices, out, CallbackList(watchers), meter)
     if devices.is_main:
         for line in inferred(job, chosen, devices):
@@ -360,7 +395,7 @@ def dry_run(order: TrainRequest) -> str:
         check_resumed(chosen)
     with open_devices(chosen.train.device, chosen.train.parallel) as devices:
         with nullcontext() if is_folder(chosen.source) else registry.without_weights():
-            job = prepare(chosen, devices, quiet=True)
+            job, chosen = prepare(chosen, devices, quiet=True)
         check_capture(job, chosen.train, devices)
         narrow(job.model, chosen.train, devices)
         lines = inferred(job, chosen, devices)
@@ -378,9 +413,10 @@ def resolved(chosen: TrainPlan, task: Task) -> Sections:
 
 
 def follows(chosen: TrainPlan, model: Model) -> dict[str, Any]:
-    """The model's settings that are not the user's to choose: they follow from the task, the data and the tokenizer."""
+    """The settings that follow from the task, the data, the tokenizer and the epochs, and are not to be chosen."""
     given, found = flatten({"model": chosen.sections["model"]}), flatten({"model": model.config})
-    return {key: value for key, value in found.items() if given.get(key, ...) != value}
+    steps = {} if chosen.train.epochs is None else {"train.steps": chosen.train.steps}
+    return {key: value for key, value in found.items() if given.get(key, ...) != value} | steps
 
 
 def check_capture(job: Work, settings: TrainSettings, devices: Devices) -> None:

@@ -24,6 +24,7 @@ from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 from anyformer.core.block import Block
+from anyformer.device import choose_device
 from anyformer.errors import ConfigError
 
 TIMEOUT = timedelta(hours=4)  # for the first process's evaluation, while the others wait
@@ -154,7 +155,7 @@ def full_tensor(value: Tensor) -> Tensor:
 def open_devices(device: str = "auto", parallel: Literal["ddp", "fsdp"] = "ddp") -> Iterator[Devices]:
     """The devices that torchrun speaks of in the environment, or else this process's own."""
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
-    chosen = choose_device(device, int(os.environ.get("LOCAL_RANK", "0")) if ranks > 1 else None)
+    chosen = local_device(device, int(os.environ.get("LOCAL_RANK", "0")) if ranks > 1 else None)
     if ranks == 1:
         yield Devices(chosen)
         return
@@ -181,14 +182,10 @@ def _join_processes(backend: str) -> None:
     dist.init_process_group(backend, store=fresh, rank=rank, world_size=ranks, timeout=TIMEOUT)
 
 
-def choose_device(name: str, local_rank: int | None = None) -> torch.device:
-    try:
-        chosen = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
-    except RuntimeError:
-        raise ConfigError(f'There is no device "{name}"; train.device takes auto, cpu, cuda or cuda:1.') from None
-    if chosen.type == "cuda":
-        if not torch.cuda.is_available():
-            raise ConfigError("PyTorch finds no GPU; leave train.device out, or set it to cpu.")
-        chosen = torch.device("cuda", local_rank if local_rank is not None else chosen.index or 0)
-        torch.cuda.set_device(chosen)
-    return chosen
+def local_device(name: str, local_rank: int | None = None) -> torch.device:
+    """The device of this process, made the current one; with `local_rank`, the GPU of that number."""
+    device = choose_device(name)
+    if device.type == "cuda":
+        device = torch.device("cuda", local_rank if local_rank is not None else device.index or 0)
+        torch.cuda.set_device(device)
+    return device

@@ -21,6 +21,20 @@ from anyformer.upgrades import fields_of, renamed, upgrade_value
 
 Sections = dict[str, Settings]
 
+# Options of `anyformer train` and arguments of `af.train`, and the settings that they stand for.
+SHORTCUTS = {
+    "epochs": "train.epochs",
+    "steps": "train.steps",
+    "lr": "train.lr",
+    "batch_size": "train.batch_size",
+    "seed": "train.seed",
+    "device": "train.device",
+    "precision": "train.precision",
+    "max_length": "data.max_length",
+    "image_size": "data.image_size",
+    "lora": "train.lora",
+}
+
 
 def flatten(sections: Mapping[str, Settings]) -> dict[str, Any]:
     """Every key with its value as JSON holds it, in order.  {"train.steps": 10000, …}"""
@@ -119,6 +133,8 @@ def _full(key: str, known: Collection[str], old: Mapping[str, str]) -> str:
     """The whole key; one without its section is enough where only one section has it.  n_layers -> model.n_layers"""
     if key in known:
         return key
+    if SHORTCUTS.get(key) in known:
+        return SHORTCUTS[key]
     ends = [whole for whole in known if whole.partition(".")[2] == key]
     if len(ends) == 1:
         return ends[0]
@@ -170,6 +186,15 @@ def parse_assignments(texts: Sequence[str]) -> dict[str, str]:
             raise ConfigError(f'"{text}" is not a setting; write --set KEY=VALUE, such as --set train.lr=3e-4.')
         pairs[key.strip()] = value.strip()
     return pairs
+
+
+def with_shortcuts(given: Mapping[str, str], shortcuts: Mapping[str, str | None]) -> dict[str, str]:
+    """The settings of --set and those of shortcuts (None: not given), together; both for one setting is an error."""
+    chosen = {name: value for name, value in shortcuts.items() if value is not None}
+    for name in chosen:
+        if (twice := next((key for key in given if key in (name, SHORTCUTS[name])), None)) is not None:
+            raise ConfigError(f"--{name.replace('_', '-')} and --set {twice} give the same setting; leave one out.")
+    return {**given, **{SHORTCUTS[name]: value for name, value in chosen.items()}}
 
 
 def read_config(path: str | PathLike[str]) -> dict[str, Any]:

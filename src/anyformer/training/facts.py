@@ -39,6 +39,8 @@ def facts(job: Job, split: Split, start: Start, settings: TrainSettings, devices
     table = {"columns": spell_columns(split.train), **({} if header is None else {"header": header})}
     found = {**table, **found, "rows": counts(split)}
     found |= {"weights": start.weights + new_parts(model), "parameters": trained(model, settings)}
+    if settings.epochs is not None:
+        found |= {"steps": f"{settings.steps:,} ({settings.epochs:g} epochs)"}
     found |= {"device": f"{devices.device}{processes}, {precision}"}
     width = max(map(len, found)) + 1
     return [*(f"{name + ':':<{width}} {value}" for name, value in found.items()), *warnings(split)]

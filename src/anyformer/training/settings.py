@@ -14,6 +14,7 @@ Precision = Literal["auto", "float32", "bf16", "fp16"]
 @dataclass(frozen=True, kw_only=True)
 class TrainSettings(Settings):
     steps: int = 10_000  # optimizer steps
+    epochs: float | None = None  # passes over the training rows, instead of a number of steps
     max_minutes: float = 0.0  # time limit in minutes, at which the schedule ends too; 0: none
     batch_size: int = 32  # rows per batch, over all devices
     batch_tokens: int | None = None  # tokens per batch, padding included, instead of a number of rows
@@ -45,7 +46,7 @@ class TrainSettings(Settings):
     cuda_graphs: bool | Literal["auto"] = "auto"
     gradient_checkpointing: bool = False  # recompute activations in the backward pass instead of storing them
     parallel: Literal["ddp", "fsdp"] = "ddp"  # multi-GPU strategy: replicate the model ("ddp") or shard it ("fsdp")
-    device: str = "auto"
+    device: str = "auto"  # cpu, cuda, cuda:1, mps; "auto": cuda, mps or cpu, the first that there is
     seed: int = 0
     eval_every: int = 500  # steps; 0: at the end only
     save_every: int = 500  # steps; 0: at the end only
@@ -62,6 +63,7 @@ class TrainSettings(Settings):
         for name in ("max_minutes", "min_lr", "weight_decay", "max_grad_norm", "divergence_factor"):
             self.require(getattr(self, name) >= 0, f"{name} is {getattr(self, name)}; it must be 0 or more.")
         self.require(0 < self.lr < math.inf, f"lr is {self.lr}; it must be a number above 0.")
+        self.require(self.epochs is None or self.epochs > 0, f"epochs is {self.epochs}; it must be above 0.")
         self.require(self.eps is None or self.eps > 0, f"eps is {self.eps}; it must be above 0.")
         for name in ("label_smoothing", "ema_decay"):
             self.require(
@@ -84,6 +86,6 @@ class TrainSettings(Settings):
 
 # Settings that may change when a run is resumed: how long, how often and where it runs.
 FREE = frozenset(
-    "steps max_minutes eval_every save_every log_every keep_checkpoints patience divergence_factor"
+    "steps epochs max_minutes eval_every save_every log_every keep_checkpoints patience divergence_factor"
     " precision compile cuda_graphs gradient_checkpointing parallel device".split()
 )

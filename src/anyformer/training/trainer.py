@@ -82,7 +82,7 @@ class Trainer:
             self.store = CheckpointStore(folder / CHECKPOINTS, devices, keep, settings.save_every, run_id(folder))
         self.state = TrainState()
         self.recorder = self._make_recorder()
-        self.progress = Progress(settings.steps, self.state, settings.max_minutes)
+        self.progress = Progress(settings.steps, self.state, settings.max_minutes, model=work.model)
         self.saved: tuple[int, int] | None = None  # the last checkpoint: its step, and the step of its last evaluation
         self.asked_to_stop: float | None = None  # when
         self.clock = 0.0  # seconds of work, as the first process counts them
@@ -97,12 +97,12 @@ class Trainer:
         if resume:
             self._resume()
         self.progress.begin()
-        self.callback.on_train_begin(self.progress)
-        graphs = rewrites.apply("train_graph")
-        if graphs and (why := graphs.why_not_captured(self.work, self.settings, self.devices)) is not None:
-            self.callback.on_message(why)
-        self.work.model.train()
         try:
+            self.callback.on_train_begin(self.progress)
+            graphs = rewrites.apply("train_graph")
+            if graphs and (why := graphs.why_not_captured(self.work, self.settings, self.devices)) is not None:
+                self.callback.on_message(why)
+            self.work.model.train()
             with self._signals(), rewrites.applied("training", self.work.model, self.settings.compile):
                 self._loop()
                 self._finish()
@@ -118,7 +118,8 @@ class Trainer:
         state = self.state
         if state.step and self._due(self.settings.eval_every) and state.evaluated != state.step:
             self.evaluate()  # the run was cut off between the step and its evaluation
-        while state.step < self.settings.steps and not self._out_of_patience() and not self._time_is_up():
+        ended = False
+        while not (ended or state.step >= self.settings.steps or self._out_of_patience() or self._time_is_up()):
             self.step()
             if self._due(self.settings.eval_every):
                 self.evaluate()
@@ -127,6 +128,7 @@ class Trainer:
             if self._stop_requested():
                 self._interrupt()
             self._read_clock()
+            ended = self._ended_by_callback()
         self._read(everything=True)
         if self.recorder is not None:
             self.recorder.end()
@@ -134,10 +136,18 @@ class Trainer:
             stale = f"{state.evals_without_improvement} evaluations without a better {self.work.metric}"
             why = f"{stale} than {state.best:.4g} (train.patience)"
             self.callback.on_message(f"Stopped early, after step {state.step:,}: {why}.")
+        if ended:
+            self.callback.on_message(f"Stopped by a callback, after step {state.step:,}.")
         if self._time_is_up():
             self.callback.on_message(
                 f"Stopped after step {state.step:,}: train.max_minutes={self.settings.max_minutes:g} have passed."
             )
+
+    def _ended_by_callback(self) -> bool:
+        """Whether a callback of the first process has set `progress.stop`; processes talk about it now and then."""
+        if self.devices.is_distributed:
+            return self._due(self.settings.log_every) and bool(self.devices.broadcast(float(self.progress.stop)))
+        return self.progress.stop
 
     def _due(self, every: int) -> bool:
         return every > 0 and self.state.step % every == 0

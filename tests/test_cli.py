@@ -17,8 +17,9 @@ import torch
 import anyformer as af
 from anyformer import pretrained
 from anyformer.cli import run as console
+from anyformer.cli.app import recipe_names
 from anyformer.cli.listing import format_count, parse_size_range
-from anyformer.cli.main import list_recipes, main, recipe_names
+from anyformer.cli.main import list_recipes, main
 from anyformer.tasks import TASKS, find
 
 

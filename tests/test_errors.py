@@ -116,6 +116,7 @@ def test_every_alias_is_of_a_setting_that_there_is() -> None:
     known = {f"model.{name}" for family in FAMILIES.values() for name in family.config.field_names()}
     known |= {f"data.{name}" for name in DataSettings.field_names()}
     known |= {f"train.{name}" for name in TrainSettings.field_names()}
+    known |= {"data", "out", "recipe", "resume", "valid"}  # arguments of af.train
     known |= {*OPTIONS, *PLAN_OPTIONS, "top", *(name for task in tasks for name in task.takes)}
     assert set(ALIASES) <= known
     assert sum(map(len, ALIASES.values())) == len(OURS), "a name has two meanings"

@@ -358,7 +358,7 @@ def test_an_unknown_task(table: Path, capsys: pytest.CaptureFixture[str]) -> Non
 def test_help_teaches_with_examples(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("train", "--help") == 0
     shown = capsys.readouterr().out
-    for words in ("--data pairs.tsv --out mine/", "--resume", "torchrun", "train.batch_size", "--dry-run"):
+    for words in ("--data pairs.tsv --out mine/", "--resume", "torchrun", "--set train.lr=1e-4", "--dry-run"):
         assert words in shown
 
 

@@ -39,6 +39,7 @@ class Outer(Settings):
     inner: Inner = Inner()
     other: Inner | None = None
     seed: int = 0
+    patience: int = 0
 
 
 SECTIONS: dict[str, Settings] = {"model": Outer(), "train": TrainSettings()}
@@ -95,7 +96,7 @@ def test_keys_reach_their_sections() -> None:
     [
         ({"train.step": "5"}, '"train.step". Did you mean "train.steps"?'),
         ({"n_layer": "5"}, 'Did you mean "model.n_layers"?'),
-        ({"seed": "5"}, "model.seed or train.seed"),
+        ({"patience": "5"}, "model.patience or train.patience"),
         ({"train.steps": "many"}, "train.steps is 'many'"),
         ({"train.steps": 2.5}, "train.steps is 2.5"),
         ({"train.schedule": "cosin"}, "'inverse_sqrt', 'cosine'"),

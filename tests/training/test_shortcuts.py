@@ -59,7 +59,8 @@ def test_epochs_become_steps(table: Path, tmp_path: Path, capsys: pytest.Capture
 
 
 def test_a_run_of_epochs_is_continued_for_more(table: Path, tmp_path: Path) -> None:
-    given: dict[str, Any] = dict(recipe=RECIPE, data=table, valid=table, out=tmp_path / "run", batch_size=8, lr=1e-3)
+    given: dict[str, Any] = {"recipe": RECIPE, "data": table, "valid": table, "batch_size": 8, "lr": 1e-3}
+    given["out"] = tmp_path / "run"
     assert af.train("classify-text", epochs=1, device="cpu", **given).state.step == 5
     assert af.train("classify-text", epochs=2, device="cpu", resume=True, **given).state.step == 10
     assert af.train("classify-text", steps=12, device="cpu", resume=True, **given).state.step == 12
@@ -139,7 +140,7 @@ class Recorded(af.Callback):
 
 def test_callbacks_are_called(table: Path, tmp_path: Path) -> None:
     heard, steps = Recorded(), []
-    given: dict[str, Any] = dict(recipe=RECIPE, data=table, out=tmp_path / "run", steps=2, device="cpu")
+    given: dict[str, Any] = {"recipe": RECIPE, "data": table, "out": tmp_path / "run", "steps": 2, "device": "cpu"}
     af.train("classify-text", callbacks=[heard, lambda progress: steps.append(progress.step)], eval_every=0, **given)
     assert heard.heard == ["begin", "step 1", "step 2", "accuracy True", "end"] and steps == [1, 2]
 
@@ -154,7 +155,7 @@ def test_a_callback_ends_the_run(table: Path, tmp_path: Path) -> None:
 
 
 def test_a_callback_that_raises_leaves_a_run_to_continue(table: Path, tmp_path: Path) -> None:
-    given: dict[str, Any] = dict(recipe=RECIPE, data=table, steps=6, save_every=2, device="cpu", lr=1e-3)
+    given: dict[str, Any] = {"recipe": RECIPE, "data": table, "steps": 6, "save_every": 2, "device": "cpu"}
     models = []
     broken = Recorded(fail_at=5)
     with pytest.raises(ZeroDivisionError, match="a mistake of the caller"):
@@ -172,6 +173,6 @@ def test_a_callback_that_raises_leaves_a_run_to_continue(table: Path, tmp_path: 
 
 def test_a_wrong_callback_is_refused(table: Path, tmp_path: Path) -> None:
     for wrong in (3, Recorded):
-        with pytest.raises(InputError, match="takes objects of af.Callback"):
+        with pytest.raises(InputError, match=r"takes objects of af\.Callback"):
             af.train("classify-text", recipe=RECIPE, data=table, out=tmp_path / "a", callbacks=[wrong])  # type: ignore[list-item]
     assert not (tmp_path / "a").exists()

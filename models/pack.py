@@ -28,6 +28,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from licensing import license_lines, write_licenses
+
 from anyformer import pretrained
 from anyformer.checkpoints.delta import compute_delta, own_tensors
 from anyformer.checkpoints.files import write_tensors
@@ -45,7 +47,7 @@ HOME = HERE / "src" / pretrained.PACKAGE
 NOTES = HERE / "notes"
 LARGEST, ALL = 24_000_000, 140_000_000  # bytes: of a model, and of all
 FORMS = {"bf16": "bfloat16", "int8": "8 bits a number, with a scale for each row", "float32": "float32"}
-NEEDED = ("task", "description", "use", "not_for", "data", "failures", "test", "selection")
+NEEDED = ("task", "description", "license", "use", "not_for", "data", "failures", "test", "selection")
 SELECTED = " (used for checkpoint selection)"
 UNTESTED = "none. All evaluated rows were used for training or checkpoint selection."
 HALF = (
@@ -259,6 +261,7 @@ def by_hand(name: str, notes: dict[str, Any], facts: str) -> list[str]:
         *section("Not for", [notes["not_for"]]),
         *section("Known failures", [f"- {one}" for one in notes["failures"]]),
         *section("Data", [*(f"- {one}" for one in notes["data"]), *([""] if example_from else []), *example_from]),
+        *section("License", license_lines(notes)),
     ]
 
 
@@ -294,6 +297,7 @@ def rewrite_cards(home: Path = HOME, notes: Path = NOTES) -> None:
         card.write_text(text, encoding="utf-8")
         row["description"] = said["description"]
         row["score"] = listed_score(said, text)
+        row["license"] = said["license"]
         row["files"][pretrained.CARD] = {"bytes": card.stat().st_size, "sha256": pretrained.digest(card)}
     write_table(path, rows)
 
@@ -375,6 +379,7 @@ def enter(order: Order, notes: dict[str, Any], model: Model, card: str, folder: 
         "description": notes["description"],
         "parameters": count(model),
         "score": listed_score(notes, card),
+        "license": notes["license"],
         "default": bool(notes.get("default", False)),
         **({"base": notes["base"]} if notes.get("base") is not None else {}),
         "example": example(notes),
@@ -419,7 +424,8 @@ def read_order(arguments: list[str] | None = None) -> Order:
 
 def main(arguments: list[str] | None = None) -> None:
     if (sys.argv[1:] if arguments is None else arguments) == ["--cards"]:
-        return rewrite_cards()
+        rewrite_cards()
+        return write_licenses()
     try:
         order = read_order(arguments)
         target = pack(order)

@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[1]
 NOTES = """
 task = "{task}"
 description = "for a test"
+license = "Apache-2.0"
 default = {default}
 example = {example}
 use = "tests"
@@ -35,7 +36,9 @@ def packer() -> ModuleType:
         spec = importlib.util.spec_from_file_location("pack", ROOT / "models" / "pack.py")
         assert spec is not None and spec.loader is not None
         sys.modules["pack"] = importlib.util.module_from_spec(spec)
+        sys.path.insert(0, str(ROOT / "models"))  # its neighbors
         spec.loader.exec_module(sys.modules["pack"])
+        sys.path.remove(str(ROOT / "models"))
     return sys.modules["pack"]
 
 

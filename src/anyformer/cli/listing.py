@@ -77,23 +77,40 @@ def show_models() -> None:
     """Print the named models as a table, and how to install those that are missing."""
     listed = pretrained.models()
     table = Table(box=None, pad_edge=False)
-    for title in ("name", "task", "parameters", "size", "score", "installed"):
+    for title in ("name", "task", "parameters", "size", "score", "license", "installed"):
         table.add_column(
-            title, justify="right" if title in ("parameters", "size") else "left", no_wrap=title != "score"
+            title,
+            justify="right" if title in ("parameters", "size") else "left",
+            no_wrap=title not in ("score", "license"),
+            min_width={"license": 20}.get(title),
         )
     for model in listed:
         size = f"{model.bytes / 1e6:.1f} MB" if model.bytes else ""
         task = f"{model.task} *" if model.default else model.task
         installed = "yes" if model.problem is None else "no"
-        table.add_row(model.name, task, f"{model.parameters:,}", size, model.score, installed)
+        table.add_row(model.name, task, f"{model.parameters:,}", size, model.score, model.license, installed)
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, markup=False)
     console.print(table)
-    console.print("\n* default model of its task; `anyformer models NAME` shows the model card", soft_wrap=True)
-    console.print("Scores are on held-out data unless marked as used for checkpoint selection.", soft_wrap=True)
-    for problem in (model.problem for model in listed if model.problem is not None):
-        console.print(problem, soft_wrap=True)
+    lines = [
+        "\n* default model of its task; `anyformer models NAME` shows the model card",
+        "Scores are on held-out data unless marked as used for checkpoint selection.",
+        "Licenses name the terms of the weights, their data and their base. LicenseRef: own or no terms, see the card.",
+        *_problems(listed),
+    ]
     if pretrained.models_folder() is None:
-        console.print(f"The models of anyformer are not installed; install them with: {pretrained.GET}", soft_wrap=True)
+        lines.append(f"The models of anyformer are not installed; install them with: {pretrained.GET}")
+    for line in lines:
+        console.print(line, soft_wrap=True)
+
+
+def _problems(listed: Sequence[pretrained.PretrainedModel]) -> list[str]:
+    """Why models cannot be used; those that one command installs are in one line."""
+    missing: dict[str, list[str]] = {}
+    for model in listed:
+        if model.path is None:
+            missing.setdefault(model.get, []).append(model.name)
+    lines = [f"Not installed: {', '.join(names)}; install with: {get}" for get, names in missing.items()]
+    return [*lines, *(model.problem for model in listed if model.path is not None and model.problem is not None)]
 
 
 def show_card(name: str) -> None:

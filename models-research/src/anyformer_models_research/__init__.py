@@ -1,0 +1,1 @@
+"""Small models for anyformer whose data restrict their use or state no terms; see NOTICE.md."""

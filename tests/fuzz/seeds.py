@@ -174,13 +174,14 @@ def sentences(folder: Path) -> None:
                    "sentence_bert_config.json": _json(limit)})  # fmt: skip
 
 
-def adapter(folder: Path) -> None:
+def adapter(folder: Path, base: Path) -> None:
     from anyformer.checkpoints.peft import save_adapter
     from anyformer.core.lora import add_lora
 
     model = _build("gpt2-tiny", {})
     add_lora(model, 2, 4.0, ["*.self.qkv"])
-    save_adapter(model, folder, "gpt2")
+    save_own("gpt2-tiny")(base)
+    save_adapter(model, folder, str(base))
 
 
 def difference(folder: Path, base: Path) -> None:

@@ -130,9 +130,9 @@ def folders() -> Iterator[Target]:
     yield folder_target("folder/sharded", seeds.sharded, "gpt2-tiny", words=True, quick=True)
     yield Target(
         "folder/adapter",
-        lambda folder, fixed: seeds.adapter(folder),
+        lambda folder, fixed: seeds.adapter(folder, fixed / "base"),
         lambda folder, fixed, chance: use_model(folder, "gpt2-tiny"),
-        refused=True,
+        quick=True,
     )
     yield Target(
         "folder/difference",

@@ -78,7 +78,7 @@ def check_layers(settings: Settings, tensors: Sized, place: Path) -> None:
 
 def list_tensors(folder: Path) -> dict[str, StoredTensor]:
     """Every tensor of a folder, by name, without reading any."""
-    for index, weights, list_file in ((INDEX, WEIGHTS, _list_file), (TORCH_INDEX, TORCH, list_torch)):
+    for index, weights, list_file in ((INDEX, WEIGHTS, list_safetensors), (TORCH_INDEX, TORCH, list_torch)):
         if (folder / index).exists():
             return {stored.name: stored for file in _shards(folder, index) for stored in list_file(file)}
         if (folder / weights).exists():
@@ -143,7 +143,7 @@ def _is_pointer(file: Path) -> bool:
         return False
 
 
-def _list_file(file: Path) -> list[StoredTensor]:
+def list_safetensors(file: Path) -> list[StoredTensor]:
     with _opened(file) as handle:
         found = []
         for name in handle.keys():  # noqa: SIM118 - not a dict

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import torch
 
 from anyformer import pretrained, registry
+from anyformer.checkpoints.adapter import is_adapter, load_adapter, load_adapter_meta
 from anyformer.checkpoints.delta import apply_delta, own_tensors
 from anyformer.checkpoints.edits import check_edits
 from anyformer.checkpoints.files import WEIGHT_FILES, check_fit, check_layers, list_own, write_tensors
@@ -105,6 +106,8 @@ def load_meta(folder: str | PathLike[str]) -> Model:
         warnings.simplefilter("ignore")
         if is_torch_file(path):
             return load_hf_meta(torch_source(path))[1]
+        if is_adapter(path):
+            return load_adapter_meta(path, load_meta)
         config = _config(path)
         own = "anyformer" in config
         return _outline_own(path, config) if own else load_hf_meta(folder_source(path, config))[1]
@@ -114,6 +117,8 @@ def read(path: Path, device: str | torch.device, dtype: torch.dtype | None, igno
     """Whichever form it has."""
     if is_torch_file(path):
         return load_hf(torch_source(path), device, dtype, ignore)
+    if is_adapter(path):
+        return load_adapter(path, device, dtype, lambda base: read(base, device, dtype))
     if ignore and (_is_gguf(path) or "anyformer" in _config(path)):
         raise ConfigError(f"ignore is for the config of a Hugging Face folder, and {path} is none.")
     if _is_gguf(path):

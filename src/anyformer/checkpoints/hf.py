@@ -229,10 +229,15 @@ def read_companions(model: Model, folder: Path) -> None:
     if isinstance(size, int):
         warn_of_ids(model.origin.hf_config, size, folder / "config.json")
         warn_of_ids(model.origin.generation, size, generation)
+    model.origin.files = read_files(folder)
+
+
+def read_files(folder: Path) -> dict[str, bytes]:
+    """The small files that belong to a model."""
     inside = {str(path.relative_to(folder)): path for path in (*folder.iterdir(), *folder.glob("*/config.json"))}
     files = {name: inside[name] for name in sorted(inside) if COMPANIONS.fullmatch(name) and inside[name].is_file()}
     kept = {name: path for name, path in files.items() if _is_inside(path, folder)}
-    model.origin.files = {name: read_bytes(path, folder=folder) for name, path in kept.items()}
+    return {name: read_bytes(path, folder=folder) for name, path in kept.items()}
 
 
 def _is_inside(path: Path, folder: Path) -> bool:

@@ -25,7 +25,7 @@ PREFIX = "base_model.model."
 def save_adapter(model: Model, folder: Path, base: str | None = None) -> None:
     """Write the adapters alone, with the head where that learned too, under the names of the ecosystem; under our own
     where a family has none there."""
-    keys = _keys(model)
+    keys = _our_names(model)
     tensors: dict[str, Tensor] = {}
     modules: list[str] = []
     for name, (a, b) in _by_name(model):
@@ -47,7 +47,12 @@ def save_adapter(model: Model, folder: Path, base: str | None = None) -> None:
         (draft / "adapter_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
-def _keys(model: Model) -> dict[str, Key]:
+def model_keys(model: Model) -> dict[str, Key | None]:
+    """The ecosystem's names -> how it stores that tensor."""
+    return {key.theirs: key for key in _our_names(model).values()}
+
+
+def _our_names(model: Model) -> dict[str, Key]:
     """Our names -> how the ecosystem stores that tensor."""
     settings: Any = model.config
     try:

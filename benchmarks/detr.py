@@ -89,7 +89,7 @@ def rate(call: Callable[[], Any], rows: int, rounds: int) -> float:
 def speeds(name: str, rows: int, rounds: int, compiles: bool) -> dict[str, float]:
     """Ours, ours compiled, and transformers' with the same weights, where it needs no timm for them."""
     pixels = torch.randn(rows, 3, *SPEED, device="cuda", dtype=torch.bfloat16)
-    model = af.build(name).to("cuda", torch.bfloat16)
+    model = af.build(name).eval().to("cuda", torch.bfloat16)
     compiled = torch.compile(lambda x: model(pixel_values=x).logits)
     calls: dict[str, Callable[[], Any]] = {"anyformer": lambda: model(pixel_values=pixels).logits}
     if compiles:

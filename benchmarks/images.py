@@ -117,7 +117,7 @@ def training(rows: int) -> dict[str, Step]:
         {"pixel_values": torch.randn(rows, 3, 224, 224).pin_memory(), "labels": torch.randint(0, 1000, (rows,))}
         for _ in range(4)
     ]
-    steps = {"anyformer": ours(af.build("vit-b16"), batches, "cuda")}
+    steps = {"anyformer": ours(af.build("vit-b16").eval(), batches, "cuda")}
     if importlib.util.find_spec("timm"):
         timm = importlib.import_module("timm")
         steps["timm"] = theirs(timm.create_model("vit_base_patch16_224"), lambda model, x: model(x), batches)

@@ -40,7 +40,7 @@ def main() -> None:
         for rows in (1, 64 if device == "cuda" else 16):
             found = []
             for in_turn in (False, True):
-                model = af.build(name, autoregressive=in_turn).to(device)
+                model = af.build(name, autoregressive=in_turn).eval().to(device)
                 side, channels = model.config.image_size[0], model.config.n_channels  # type: ignore[attr-defined]
                 found.append(milliseconds(model, torch.randn(rows, channels, side, side, device=device)))
             joints = model.config.n_keypoints  # type: ignore[attr-defined]

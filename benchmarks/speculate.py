@@ -63,7 +63,7 @@ def real_file() -> Path:
 def fresh_draft(model: af.Model) -> af.Model:
     """A small Llama whose word vectors are the principal components of the model's."""
     torch.manual_seed(0)
-    draft = af.build("smollm2-135m", **SHAPE)
+    draft = af.build("smollm2-135m", **SHAPE).eval()
     words = model.heads["language"].get_parameter("words.weight").detach()
     _, directions = torch.linalg.eigh(words.T @ words)
     principal = words @ directions[:, -SHAPE["d_model"] :].flip(1)

@@ -110,7 +110,9 @@ def language(
     overrides = {"n_layers": sizes.n_layers, "d_model": sizes.d_model, "n_heads": sizes.n_heads}
     overrides |= {"vocab_size": sizes.vocabulary, "max_length": sizes.context, "activation": "gelu"}
     drops = dict.fromkeys(("dropout", "embedding_dropout", "attention_dropout"), sizes.dropout)
-    steps = {"anyformer": ours(af.build("gpt2-124m", **overrides, **drops), batches, device, compiled, precision)}
+    steps = {
+        "anyformer": ours(af.build("gpt2-124m", **overrides, **drops).eval(), batches, device, compiled, precision)
+    }
     for name in ("nanoGPT", "nanoGPT compiled"):
         if name in peers:
             steps[name] = nano(sizes, batches, device, name.endswith("compiled"), precision)
@@ -155,7 +157,7 @@ def masked(device: str, rows: int = 64, length: int = 512, compiled: bool = True
         chosen = torch.rand(rows, length) < 0.15
         labels = ids.masked_fill(~chosen, -100)
         batches.append({"input_ids": ids.masked_fill(chosen, 103), "labels": labels})
-    model = af.build("bert-base", head="masked")
+    model = af.build("bert-base", head="masked").eval()
     return {
         "anyformer": ours(model, batches, device, compiled, "bf16"),
         "transformers": hugging(BertForMaskedLM(BertConfig()), batches, device, compiled, "bf16"),
@@ -180,7 +182,7 @@ def sentences(device: str, rows: int = 128) -> dict[str, Step]:
     sizes = {"d_model": 512, "encoder_layers": 6, "decoder_layers": 6, "encoder_ffn_dim": 2048, "decoder_ffn_dim": 2048}
     heads = {"encoder_attention_heads": 8, "decoder_attention_heads": 8, "max_position_embeddings": 256}
     config = MarianConfig(vocab_size=8000, pad_token_id=0, eos_token_id=1, decoder_start_token_id=0, **sizes, **heads)
-    model = af.build("transformer-base", vocab_size=8000, max_length=256)
+    model = af.build("transformer-base", vocab_size=8000, max_length=256).eval()
     peer = [{k: v for k, v in batch.items() if k != "decoder_attention_mask"} for batch in pairs[1]]
     counted = hugging(MarianMTModel(config), peer, device, False, "bf16")
     at = [0]
@@ -190,7 +192,7 @@ def sentences(device: str, rows: int = 128) -> dict[str, Step]:
         at[0] += 1
         return real(pairs[1][(at[0] - 1) % len(peer)])
 
-    plain = af.build("transformer-base", vocab_size=8000, max_length=256)
+    plain = af.build("transformer-base", vocab_size=8000, max_length=256).eval()
     recorded = ours(model, pairs[0], device, False, "bf16", cuda_graphs=True)
     for _ in range(5 * len(pairs[0])):  # until every shape has been recorded
         recorded()

@@ -117,7 +117,7 @@ def trained(folder: Path) -> tuple[dict[tuple[str, float], list[float]], dict[st
             if not found:
                 raise SystemExit(f"{run} has no run that was evaluated.")
             scores[name, share] = [max(found)]
-    return scores, {name: parameters(af.build(recipe)) for name, recipe in RECIPES.items()}
+    return scores, {name: parameters(af.build(recipe).eval()) for name, recipe in RECIPES.items()}
 
 
 def small(options: Options) -> tuple[dict[tuple[str, float], list[float]], dict[str, int]]:
@@ -155,7 +155,7 @@ def full(options: Options) -> tuple[dict[tuple[str, float], list[float]], dict[s
                     **{"data.fraction": share, **given},
                 )  # fmt: skip
                 scores.setdefault((name, share), []).append(done.course.last["accuracy"])
-    return scores, {name: parameters(af.build(recipe)) for name, recipe in RECIPES.items()}
+    return scores, {name: parameters(af.build(recipe).eval()) for name, recipe in RECIPES.items()}
 
 
 def pixels(place: str, most: int) -> tuple[Tensor, Tensor]:
@@ -194,10 +194,10 @@ ATTENTION = "1 layer of self-attention"
 def influence() -> dict[str, Tensor]:
     """How much each pixel of a 32 x 32 image moves one output in its middle, as shares of all."""
     torch.manual_seed(0)
-    vit = af.build("vit-lite", n_layers=1, patch_size=(1, 1), d_model=32, n_heads=4, d_hidden=64, drop_path=0.0)
+    vit = af.build("vit-lite", n_layers=1, patch_size=(1, 1), d_model=32, n_heads=4, d_hidden=64, drop_path=0.0).eval()
     maps = {ATTENTION: gradient(vit, lambda x: tokens(vit, x)[:, 16 * 32 + 16])}
     for blocks in (1, 2, 3):
-        resnet = af.build("resnet-cifar", net=net(8, depth=blocks))
+        resnet = af.build("resnet-cifar", net=net(8, depth=blocks)).eval()
         maps[f"{1 + 2 * blocks} convolutions"] = gradient(resnet, lambda x, own=resnet: tokens(own, x)[:, 16 * 32 + 16])
     return maps
 

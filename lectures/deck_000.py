@@ -95,7 +95,7 @@ def transformer_base() -> Table:
     With the 37,000 words that both languages share it has 64 M parameters; the paper says 65 M.
     """
     with torch.device("meta"):
-        model = af.build("transformer-base", vocab_size=37000)
+        model = af.build("transformer-base", vocab_size=37000).eval()
     count = sum(parameter.numel() for parameter in model.parameters())
     config = model.config
     assert (config.n_layers, config.d_model, config.n_heads, config.d_hidden) == (6, 512, 8, 2048)
@@ -197,7 +197,7 @@ def contributions_of_2017() -> Table:
 
     Encoder-decoders are of 2014, and attention within a text of 2016; new was to use nothing else.
     """
-    model = af.build("transformer-tiny")
+    model = af.build("transformer-tiny").eval()
     asked = ["encoder.blocks.*.self", "decoder.blocks.*.self", "decoder.blocks.*.cross"]
     found = {
         pattern: sum(bool(re.match(pattern.replace("*", r"\d"), point)) for point in model.points) for pattern in asked
@@ -993,7 +993,7 @@ def learned_embedding(shift: int = 0) -> Table:
 
     The sequence of these vectors is the real input of the network. Both forms have the same gradient.
     """
-    table = inside.words(af.build("gpt2-tiny"), "decoder")  # [256, 64]
+    table = inside.words(af.build("gpt2-tiny").eval(), "decoder")  # [256, 64]
     ids = torch.tensor([5, 6, 5, 9])
     looked_up = F.embedding(ids, table)
     product = F.one_hot((ids + shift) % 256, 256).float() @ table
@@ -1979,7 +1979,7 @@ def layers_drawn() -> Any:
     """A transformer of four layers and one of a single layer, drawn from the points that each model names."""
     drawn, axes = figure(8, 5, columns=2)
     for one, n_layers in zip(axes, (4, 1), strict=True):
-        model = af.build("transformer-tiny", n_layers=n_layers)
+        model = af.build("transformer-tiny", n_layers=n_layers).eval()
         tops = [_draw_stage(one, model, stage, place) for place, stage in enumerate(("encoder", "decoder"))]
         blocks = {point.rsplit(".blocks.", 1)[0] + point.split(".")[2] for point in model.points if ".blocks." in point}
         assert len(blocks) == 2 * n_layers and tops == [2 * n_layers, 3 * n_layers]

@@ -179,7 +179,7 @@ def tokenizer_is_fixed(retrain_on: str = "") -> Table:
     """A tokenizer is a fixed procedure: no gradient changes it, and the model has no parameters of it."""
     tokenizer = af.Tokenizer.train(iter(TEXTS * 20), kind="bpe", vocab_size=280, progress=False)
     before = tokenizer.encode(TEXTS[0])
-    model = af.build("gpt2-tiny", vocab_size=len(tokenizer))
+    model = af.build("gpt2-tiny", vocab_size=len(tokenizer)).eval()
     model(input_ids=torch.tensor([before]), labels=torch.tensor([before])).loss.backward()
     torch.optim.SGD(model.parameters(), lr=1.0).step()
     if retrain_on:
@@ -217,7 +217,7 @@ def embeddings_are_learned() -> Table:
 
     GPT-2 uses the same table for its output, where every token counts; here the two are apart.
     """
-    model, ids = af.build("gpt2-tiny", tied=False), torch.tensor([[5, 6, 9, 6, 5]])
+    model, ids = af.build("gpt2-tiny", tied=False).eval(), torch.tensor([[5, 6, 9, 6, 5]])
     model(input_ids=ids, labels=ids).loss.backward()
     gradient = inside.words(model, "decoder").grad
     assert gradient is not None
@@ -486,7 +486,7 @@ def learned_positions(by_token: bool = False) -> Table:
 
     Rows of positions that never occur get no gradient. The table is T x D here; the slide writes D x T.
     """
-    model = af.build("bert-tiny", head="base")
+    model = af.build("bert-tiny", head="base").eval()
     given = {"position_ids": IDS} if by_token else {}  # which would index the table by the token
     model(input_ids=IDS, **given).last_hidden_state.square().sum().backward()
     table = inside.positions(model, "encoder")
@@ -558,7 +558,7 @@ def relu_or_gelu() -> Any:
     assert torch.allclose(curves["GELU"], x * 0.5 * (1 + torch.erf(x / 2**0.5)), atol=1e-6)
     assert float((curves["GELU"] - curves["ReLU"]).abs().max()) < 0.2
     for activation in ("relu", "gelu", "silu"):
-        af.build("transformer-tiny", activation=activation)
+        af.build("transformer-tiny", activation=activation).eval()
     drawn, axes = figure(4.5, 2.8)
     for name, y in curves.items():
         axes.plot(x, y, label=name)
@@ -1120,7 +1120,7 @@ def nanogpt() -> Table:
         ("gpt2-char", (6, 384), 1.461, 1.47),
     ):
         with torch.device("meta"):
-            model = af.build(name, vocab_size=65)  # letters of Shakespeare
+            model = af.build(name, vocab_size=65).eval()  # letters of Shakespeare
         millions = sum(p.numel() for p in model.parameters()) / 1e6
         row = rf"`{name}` \((\d) layers, (\d+) wide[^|]*\| ([\d.]+)M \| \*\*([\d.]+)\*\*[^|]*\| ([\d.]+) "
         layers, width, size, loss, goal = documented("results.md", row)

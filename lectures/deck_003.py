@@ -91,7 +91,7 @@ def teacher_forcing(shift: int = 1) -> Table:
 def sutskever(n_layers: int = 4) -> Table:
     """c = q(h_1, ..., h_T): Sutskever et al. (2014) take an LSTM and its last state, with 384 M parameters."""
     with torch.device("meta"):
-        model = af.build("sutskever-384m", n_layers=n_layers)
+        model = af.build("sutskever-384m", n_layers=n_layers).eval()
     count = sum(p.numel() for p in model.parameters())
     assert count == 384_144_000 and model.config.d_hidden == 1000
     return Table(["layers", "width", "parameters"], [[n_layers, 1000, f"{count:,}"]])
@@ -449,7 +449,7 @@ def lstm_gates(order: str = "ifgo") -> Table:
 
     PyTorch keeps them in the order i, f, g, o, in two matrices and with two biases.
     """
-    model = af.build("show-attend-tell-tiny")
+    model = af.build("show-attend-tell-tiny").eval()
     (lstm,) = inside.rnns(model)
     n, m, d = 48, 32, 32  # widths of the state, of a word and of a cell of the grid
     assert lstm.weight_ih_l0.shape == (4 * n, m + d) and lstm.weight_hh_l0.shape == (4 * n, n)
@@ -494,7 +494,7 @@ def soft_and_hard() -> Table:
     """
     pixels, taken = _images(), {}
     for hard in (False, True):
-        model = af.build("show-attend-tell-tiny", hard_attention=hard)
+        model = af.build("show-attend-tell-tiny", hard_attention=hard).eval()
         assert bool(model(pixel_values=pixels, labels=WORDS).loss.isfinite())  # in training
         with af.look(model.eval(), "*.cross.weights") as seen, torch.no_grad():
             model(pixel_values=pixels, decoder_input_ids=WORDS)
@@ -1031,7 +1031,7 @@ def transformer_captioner(axis: int = -1) -> Table:
 def no_recurrence() -> Table:
     """No recurrence at all, and the best CIDEr of our four captioners (documented runs, of unequal length)."""
     names = ("show-tell", "show-attend-tell", "cnn-transformer")
-    recurrent = {name: bool(inside.rnns(af.build(f"{name}-tiny"))) for name in names}
+    recurrent = {name: bool(inside.rnns(af.build(f"{name}-tiny").eval())) for name in names}
     assert recurrent == {"show-tell": True, "show-attend-tell": True, "cnn-transformer": False}
     scores = {name: documented("results.md", rf"`{name}-small`, [\d.]+M \| CIDEr \**([\d.]+)")[0] for name in names}
     assert max(scores, key=lambda name: float(scores[name])) == "cnn-transformer"

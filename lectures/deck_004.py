@@ -1070,7 +1070,7 @@ def gpt() -> Table:
 def _decoder(name: str) -> tuple[int, int, int, int]:
     """Blocks, heads, tokens and parameters."""
     with torch.device("meta"):
-        model = af.build(name)
+        model = af.build(name).eval()
     config = model.config
     return config.n_layers, config.n_heads, config.max_length, sum(p.numel() for p in model.parameters())
 
@@ -1584,7 +1584,7 @@ def systems_of_the_references() -> Table:
 
     A folder written for transformers names its class there, and loads again with the same weights.
     """
-    af.build("image-transformer-tiny")
+    af.build("image-transformer-tiny").eval()
     rows: list[list[Any]] = [["image-transformer-tiny", "no class there"]]
     for name in ("deit-tiny", "perceiver-tiny", "electra-tiny"):
         model = af.build(name).eval()

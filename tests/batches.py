@@ -70,7 +70,7 @@ BATCHES: dict[str, Callable[[str], Batch]] = {
 def build(name: str, dtype: torch.dtype = torch.float64, **overrides: Any) -> af.Model:
     """A tiny model with every parameter drawn wide enough that a mistake shows."""
     torch.manual_seed(0)
-    model = af.build(name, **overrides)
+    model = af.build(name, **overrides).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.requires_grad:

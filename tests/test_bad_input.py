@@ -177,7 +177,7 @@ def test_types_outside_their_table() -> None:
 def test_sequence_past_the_table() -> None:
     ids = torch.ones(1, 129, dtype=torch.long)
     for name in ("gpt2-tiny", "bert-tiny"):
-        model = af.build(name)
+        model = af.build(name).eval()
         says(af.InputError, "128")(lambda model=model: model(input_ids=ids))  # type: ignore[misc]
 
 
@@ -188,7 +188,7 @@ def test_positions_past_the_table() -> None:
 
 def test_cache_past_the_table() -> None:
     """Decoding step by step hits the end of the table too."""
-    model = af.build("gpt2-tiny", max_length=8)
+    model = af.build("gpt2-tiny", max_length=8).eval()
     with torch.no_grad():
         out = model(input_ids=torch.ones(1, 8, dtype=torch.long), use_cache=True)
         step = {"input_ids": torch.ones(1, 1, dtype=torch.long), "past_key_values": out.past_key_values}
@@ -210,7 +210,7 @@ def test_both_given() -> None:
 
 
 def test_ids_of_a_wrong_shape_or_type() -> None:
-    model = af.build("gpt2-tiny")
+    model = af.build("gpt2-tiny").eval()
     says(af.InputError, "input_ids", "[batch, tokens]")(lambda: model(input_ids=torch.ones(3, dtype=torch.long)))
     says(af.InputError, "input_ids", "float32")(lambda: model(input_ids=torch.ones(1, 3)))
     says(af.InputError, "input_ids", "list")(lambda: model(input_ids=[[1, 2]]))
@@ -237,7 +237,7 @@ def test_pictures_of_another_size() -> None:
 
 def test_pictures_with_other_channels() -> None:
     for name in ("vit-tiny", "mae-tiny", "detr-tiny"):
-        model = af.build(name)
+        model = af.build(name).eval()
         says(af.InputError, "pixel_values")(lambda model=model: model(pixel_values=torch.randn(1, 1, 32, 32)))  # type: ignore[misc]
 
 

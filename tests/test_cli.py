@@ -78,7 +78,7 @@ def test_counted_parameters_are_those_of_the_built_model() -> None:
 
 def test_convert_goes_both_ways(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     torch.manual_seed(0)
-    model = af.build("gpt2-tiny")
+    model = af.build("gpt2-tiny").eval()
     model.save(tmp_path / "own")
     assert run("convert", str(tmp_path / "own"), str(tmp_path / "hf"), "--to", "hf") == 0
     assert run("convert", str(tmp_path / "hf"), str(tmp_path / "back"), "--to", "anyformer") == 0
@@ -164,7 +164,7 @@ def writer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("model")
     tokenizer = af.Tokenizer.train(iter(["the cat sat on the mat"] * 5), kind="byte")
     torch.manual_seed(0)
-    model = af.build("llama-tiny", vocab_size=len(tokenizer), end=None)
+    model = af.build("llama-tiny", vocab_size=len(tokenizer), end=None).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(4.0 if parameter.dim() > 1 else 1.0)

@@ -20,7 +20,7 @@ def padded(rows: int, source: int, target: int) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("name", ["transformer-tiny", "gpt2-tiny"])
 def test_one_graph_for_all_lengths(name: str) -> None:
     torch.manual_seed(0)
-    model = af.build(name, n_layers=1)
+    model = af.build(name, n_layers=1).eval()
     graphs = []
 
     def count(graph: torch.fx.GraphModule, inputs: object) -> torch.fx.GraphModule:

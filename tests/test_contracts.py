@@ -120,7 +120,7 @@ def test_packed_is_padded(name: str, side: str, dtype: torch.dtype, monkeypatch:
     """Leaving the padding out of the computation changes no field."""
     model, batch = _model(name, dtype), _batch(name, side)
     packed = _fields(name, _counted(model, batch, monkeypatch, packs=True))
-    monkeypatch.setattr("anyformer.model.PACK_BELOW", 0.0)
+    monkeypatch.setattr("anyformer.stage.PACK_BELOW", 0.0)
     padded = _fields(name, _counted(model, batch, monkeypatch, packs=False))
     for (field, _, ours), (_, _, theirs) in zip(packed, padded, strict=True):
         _close(ours, theirs, field)
@@ -147,7 +147,7 @@ def test_packed_pictures_are_padded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same for DETR, whose encoder packs the cells of images that are smaller than their canvas."""
     model, batch = build("detr-tiny"), cast(BATCHES["detr-tiny"]("right"), torch.float64)
     packed = _counted(model, batch, monkeypatch, packs=True)
-    monkeypatch.setattr("anyformer.model.PACK_BELOW", 0.0)
+    monkeypatch.setattr("anyformer.stage.PACK_BELOW", 0.0)
     padded = _counted(model, batch, monkeypatch, packs=False)
     for field in ("logits", "pred_boxes", "last_hidden_state", "encoder_last_hidden_state"):
         _close(packed[field], padded[field], field)
@@ -158,7 +158,7 @@ def test_packed_pictures_are_padded(monkeypatch: pytest.MonkeyPatch) -> None:
 @every_text
 def test_padded_positions_are_zeros(name: str, side: str, share: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Values at padded positions mean nothing and are zeros, in every field and either way of computing."""
-    monkeypatch.setattr("anyformer.model.PACK_BELOW", share)
+    monkeypatch.setattr("anyformer.stage.PACK_BELOW", share)
     model, batch = _model(name), _batch(name, side)
     for field, mask, value in _fields(name, model(**batch, output_hidden_states=True)):
         if mask is not None:
@@ -174,7 +174,7 @@ def test_what_stands_at_the_padding_does_not_matter(
     name: str, side: str, share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Other words at the padding give the same output, bit for bit."""
-    monkeypatch.setattr("anyformer.model.PACK_BELOW", share)
+    monkeypatch.setattr("anyformer.stage.PACK_BELOW", share)
     model, batch = _model(name), _batch(name, side)
     other = dict(batch)
     for field, mask in (("input_ids", SOURCE), ("decoder_input_ids", TARGET)):
@@ -189,7 +189,7 @@ def test_what_stands_at_the_padding_does_not_matter(
 @every_text
 def test_a_row_without_a_real_token(name: str, share: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """It gives zeros and no NaN, forwards and backwards, and the other rows do not notice it."""
-    monkeypatch.setattr("anyformer.model.PACK_BELOW", share)
+    monkeypatch.setattr("anyformer.stage.PACK_BELOW", share)
     model, batch = _model(name), _batch(name, "right")
     emptied = {key: value.clone() for key, value in batch.items()}
     for mask in {SOURCE, TARGET} & batch.keys():
@@ -208,7 +208,7 @@ def test_a_row_without_a_real_token(name: str, share: float, monkeypatch: pytest
 @every_text
 def test_a_batch_without_a_real_token(name: str, share: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing at all to read is no error either; the shapes stay and nothing is NaN."""
-    monkeypatch.setattr("anyformer.model.PACK_BELOW", share)
+    monkeypatch.setattr("anyformer.stage.PACK_BELOW", share)
     model, batch = _model(name), _batch(name, "right")
     shapes = [value.shape for _, _, value in _fields(name, model(**batch, output_hidden_states=True))]
     for mask in {SOURCE, TARGET} & batch.keys():
@@ -223,7 +223,7 @@ def test_an_empty_row_is_pooled_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     model, batch = _model("bert-tiny, classes"), text("right")
     batch[SOURCE][1] = 0
     packed = model(**batch).logits
-    monkeypatch.setattr("anyformer.model.PACK_BELOW", 0.0)
+    monkeypatch.setattr("anyformer.stage.PACK_BELOW", 0.0)
     _close(model(**batch).logits, packed, "logits")
 
 
@@ -262,7 +262,7 @@ def test_gradients_of_packed_and_padded_losses_agree(
         batch["labels"] = batch["input_ids"].masked_fill(batch[SOURCE] == 0, -100)
     results = []
     for share in (0.95, 0.0):
-        monkeypatch.setattr("anyformer.model.PACK_BELOW", share)
+        monkeypatch.setattr("anyformer.stage.PACK_BELOW", share)
         model = build(name.split(",")[0], dtype, **LOSSES[name])
         out = _counted(model, batch, monkeypatch, packs=share > 0)
         out.loss.backward()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from anyformer.errors import ConfigError
+from anyformer.errors import ConfigError, nearest
 
 
 def choose_device(name: str | torch.device) -> torch.device:
@@ -26,3 +26,16 @@ def choose_device(name: str | torch.device) -> torch.device:
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise ConfigError('The device is "mps", but PyTorch finds no Apple GPU; use auto or cpu.')
     return device
+
+
+def read_dtype(name: str | torch.dtype) -> torch.dtype:
+    """A floating-point type by name, as "bfloat16"."""
+    kinds = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+    known = {str(kind).removeprefix("torch."): kind for kind in kinds}
+    if isinstance(name, torch.dtype) and name in kinds:
+        return name
+    if not isinstance(name, str) or name not in known:
+        raise ConfigError(
+            f'There is no dtype "{name}" for a model.{nearest(str(name), known)} There are: {", ".join(known)}.'
+        )
+    return known[name]

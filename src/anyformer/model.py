@@ -13,100 +13,17 @@ from torch import Tensor, nn
 
 from anyformer.config import Settings
 from anyformer.core import rewrites
-from anyformer.core.attention import Attention
 from anyformer.core.cache import Cache
-from anyformer.core.host import host_copy, is_capturing
 from anyformer.core.linear import is_quantized
-from anyformer.core.stack import Stack
-from anyformer.core.taps import NO_TAPS, Watch, name_taps, watching
-from anyformer.core.tokens import Tokens
-from anyformer.core.wrapper import Wrapper
+from anyformer.core.taps import Watch, name_taps, watching
 from anyformer.errors import ConfigError, InputError, nearest
-from anyformer.forward_context import ForwardContext, Output, to_bool_mask, zero_padding
+from anyformer.forward_context import ForwardContext, Output, zero_padding
 from anyformer.heads.base import IGNORED, Head
-from anyformer.inputs.base import Input
-from anyformer.layers.convolution import TokenMixing
+from anyformer.stage import Stage as Stage
+from anyformer.stage import given_embeddings
 
 if TYPE_CHECKING:
     from anyformer.generation.scoring import ContinuationScores
-
-PACK_BELOW = 0.95  # rows are packed if less than this fraction of their tokens is real
-
-
-class Stage(Wrapper):
-    """Inputs and the stack that transforms them. `attends` names the stage that cross-attention reads, `memory` the
-    keyword argument that it reads instead.
-
-    With `decodes` False, the stage processes all tokens at once even if it is causal (CLIP's text encoder). With
-    `optional`, it is skipped if its first input is not given (the images of a text).
-    """
-
-    tap_points = ("input", "output")
-
-    def __init__(
-        self,
-        name: str,
-        inputs: Input,
-        stack: Stack | None,
-        attends: str | None = None,
-        memory: str | None = None,
-        decodes: bool = True,
-        optional: bool = False,
-    ) -> None:
-        super().__init__()
-        self.name, self.attends, self.memory, self.optional = name, attends, memory, optional
-        self.inputs = inputs
-        self.stack: Stack | None = None
-        if stack is not None:
-            self.wrap("stack", stack)
-        self.taps = NO_TAPS
-        self.names: tuple[str, ...] = (
-            (*inputs.names, memory, "encoder_attention_mask") if memory is not None else inputs.names
-        )
-        parts = [] if stack is None else [part for part in stack.blocks.modules() if hasattr(part, "has_cache")]
-        self.has_cache = decodes and any(part.has_cache for part in parts)  # whether it can decode step by step
-        # Whether beams can share encoder tokens.
-        self.shares = all(isinstance(part, Attention) for part in parts if part.crosses)
-        lengths = [part.max_length for part in parts if isinstance(part, TokenMixing)]
-        lengths += [inputs.limit] if inputs.limit is not None else []
-        self.limit = min(lengths, default=None)  # maximum row length
-        # Packing must not change the meaning of masks and positions.
-        masks = [mask for part in parts if isinstance(part, Attention) for mask in part.config.mask.parts]
-        biased = stack is not None and stack.has_position_bias
-        self.packable = not biased and all(mask.relative for mask in masks)
-
-    def is_skipped(self, run: ForwardContext) -> bool:
-        return self.optional and run.batch.get(self.inputs.names[0]) is None
-
-    def forward(self, run: ForwardContext, pack: bool = True) -> None:
-        cache = run.state if self.has_cache else None
-        tokens: Tokens = self.inputs(run)
-        memory = self._memory(run)
-        if cache is not None:
-            cache.advance(tokens.mask, tokens.x.shape[0], tokens.x.shape[1], tokens.x.device)
-        elif (
-            pack
-            and self.packable
-            and tokens.spans is None
-            and tokens.documents is None
-            and (_mostly_padding(tokens) or (memory is not None and memory.packed))
-        ):
-            tokens = tokens.pack()
-        if memory is not None:
-            memory = memory.pack() if tokens.packed else memory.pad()
-        run.layers[self.name] = [tokens]
-        self.taps.record("input", tokens.x, tokens.packing)
-        if self.stack is not None:
-            tokens, layers = self.stack(tokens, memory, cache)
-            run.layers[self.name] += layers
-        self.taps.record("output", tokens.x, tokens.packing)
-        run.tokens[self.name] = tokens
-
-    def _memory(self, run: ForwardContext) -> Tokens | None:
-        if self.attends is not None:
-            return run.tokens[self.attends]
-        given = run.tensor(self.memory) if self.memory is not None else None
-        return None if given is None else given_embeddings(run, given, "encoder_attention_mask")
 
 
 def _put(out: Output, name: str, value: Any) -> None:
@@ -114,17 +31,6 @@ def _put(out: Output, name: str, value: Any) -> None:
     for part in path:
         out = out[part]
     out[last] = value
-
-
-def given_embeddings(run: ForwardContext, x: Tensor, mask_name: str) -> Tokens:
-    """Tokens from embeddings that the caller gives, with their mask."""
-    return Tokens(x, to_bool_mask(run.tensor(mask_name), (x.shape[0], x.shape[1]), mask_name))
-
-
-def _mostly_padding(tokens: Tokens) -> bool:
-    if tokens.mask is None or is_capturing(tokens.mask):
-        return False
-    return float(host_copy(tokens.mask).sum()) < PACK_BELOW * tokens.mask.numel()
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ import torch
 
 from anyformer.config import Settings
 from anyformer.core.init import InitConfig, initialize, materialize
+from anyformer.device import choose_device, read_dtype
 from anyformer.errors import ConfigError, nearest
 from anyformer.model import Model
 from anyformer.upgrades import renamed, upgrade_recipe
@@ -103,13 +104,22 @@ def family(name: str) -> Family:
     return FAMILIES[name]
 
 
-def build(name: str, **overrides: Any) -> Model:
-    """A model with fresh weights.  build("gpt2-124m", n_layers=2)
+def build(
+    name: str,
+    *,
+    device: str | torch.device | None = None,
+    dtype: str | torch.dtype | None = None,
+    **overrides: Any,
+) -> Model:
+    """A model with fresh weights, in train mode.  build("gpt2-124m", n_layers=2, device="auto", dtype="bfloat16")
 
-    Within `with torch.device("meta"):` it has shapes and no weights, so that models of any size can be counted.
+    The weights are made on the device and in the type asked for (None: PyTorch's defaults). On the device "meta", also
+    within `with torch.device("meta"):`, it has shapes and no weights, so that models of any size can be counted.
     """
     found = recipe(name)
-    return build_config(found.family, found.config.replace(**overrides), name)
+    where = None if device is None else choose_device(device)
+    kind = None if dtype is None else read_dtype(dtype)
+    return build_config(found.family, found.config.replace(**overrides), name, where, kind).train()
 
 
 def build_meta(family: Family, config: Settings) -> Model:
@@ -134,22 +144,32 @@ def without_weights() -> Iterator[None]:
         _WITHOUT_WEIGHTS.reset(token)
 
 
-def build_config(family: Family, config: Settings, name: str | None = None) -> Model:
+def build_config(
+    family: Family,
+    config: Settings,
+    name: str | None = None,
+    device: torch.device | None = None,
+    dtype: torch.dtype | None = None,
+) -> Model:
+    """A model with fresh weights, in eval mode."""
     model = build_meta(family, config)
-    if not _WITHOUT_WEIGHTS.get() and torch.get_default_device().type != "meta":
-        _allocate(model)
+    device = torch.get_default_device() if device is None else device
+    if _WITHOUT_WEIGHTS.get() or device.type == "meta":
+        model = model if dtype is None else model.to(dtype)
+    else:
+        _allocate(model, device, dtype)
         initialize(model, family.init(config))
     model.origin.recipe = name
     return model.eval()
 
 
-def _allocate(model: Model) -> None:
+def _allocate(model: Model, device: torch.device, dtype: torch.dtype | None) -> None:
     """Give the model memory for its weights, or raise ConfigError with the size that is not available."""
-    size = sum(p.numel() * p.element_size() for p in model.parameters())
+    size = sum(p.numel() * (p.element_size() if dtype is None else dtype.itemsize) for p in model.parameters())
     try:
-        if size > _physical_memory():
+        if device.type == "cpu" and size > _physical_memory():
             raise MemoryError  # the system may promise more than it has, and end the process later
-        materialize(model)
+        materialize(model, device, dtype)
     except (RuntimeError, MemoryError) as error:
         raise ConfigError(
             f"The weights of this {model.family} model need {size / 1e9:,.1f} GB of memory, which are not available."

@@ -48,7 +48,7 @@ def test_a_larger_picture(tmp_path: Path) -> None:
 
 
 def test_mistakes(tmp_path: Path) -> None:
-    model = af.build("clip-tiny")
+    model = af.build("clip-tiny").eval()
     pictures = torch.randn(3, 3, 32, 32)
     with pytest.raises(af.InputError, match=r"2 texts .*3 images"):
         model(input_ids=torch.ones(2, 4, dtype=torch.long), pixel_values=pictures, return_loss=True)

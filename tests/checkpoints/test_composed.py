@@ -144,7 +144,7 @@ def test_newer_and_older_names(tmp_path: Path) -> None:
 
 
 def test_a_fresh_one_goes_to_transformers(tmp_path: Path) -> None:
-    model = af.build("vision-encoder-decoder-tiny")
+    model = af.build("vision-encoder-decoder-tiny").eval()
     model.save(tmp_path, format="hf")
     back, info = hf_class(PICTURES).from_pretrained(tmp_path, output_loading_info=True)
     assert not info["missing_keys"] and not info["unexpected_keys"], info

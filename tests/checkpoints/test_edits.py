@@ -40,7 +40,7 @@ def _attention(model: af.Model, block: int = 1) -> Any:
     [Cosine(), DotScore(temperature=2.0), GeneralScore(16, 16), difference, lambda q, k: q @ k.transpose(-1, -2)],
 )
 def test_a_custom_score_is_refused(score: Any, format: str, tmp_path: Path) -> None:
-    model = af.build("gpt2-tiny")
+    model = af.build("gpt2-tiny").eval()
     row = ids()[0][None]
     before = model(row).logits
     _attention(model).score = score
@@ -62,7 +62,7 @@ def test_the_scores_of_families_are_saved(name: str, tmp_path: Path) -> None:
 
 def test_another_score_in_a_family_that_has_one(tmp_path: Path) -> None:
     """One of the same class with a setting that the folder does not hold."""
-    model = af.build("luong-tiny")
+    model = af.build("luong-tiny").eval()
     part: Any = next(part for part in model.modules() if isinstance(getattr(part, "score", None), GeneralScore))
     batch = {name: value for name, value in pair().items() if "mask" not in name}
     before = model(**batch).logits
@@ -113,7 +113,7 @@ def _config(model: af.Model) -> None:
 @pytest.mark.parametrize("edit", [_eps, _norm, _scale, _positions, _activation, _order, _config])
 def test_what_a_folder_cannot_hold_is_refused(edit: Any, format: str, tmp_path: Path) -> None:
     """With the place and both values, and nothing is written."""
-    model = af.build("gpt2-tiny")
+    model = af.build("gpt2-tiny").eval()
     edit(model)
     with pytest.raises(af.ConfigError, match=r"decoder\."):
         model.save(tmp_path / "folder", format=format)
@@ -121,7 +121,7 @@ def test_what_a_folder_cannot_hold_is_refused(edit: Any, format: str, tmp_path: 
 
 
 def test_both_values_are_said(tmp_path: Path) -> None:
-    model = af.build("gpt2-tiny")
+    model = af.build("gpt2-tiny").eval()
     _eps(model)
     with pytest.raises(af.ConfigError, match=r"decoder\.blocks\.1\.self\.norm\.eps is 0\.1.*1e-05"):
         model.save(tmp_path)
@@ -166,7 +166,7 @@ def _resize(model: af.Model) -> None:
 )
 def test_tensors_that_settings_do_not_build_are_refused(edit: Any, name: str, format: str, tmp_path: Path) -> None:
     """Other names, shapes or ties: loading would fail or give other numbers."""
-    model = af.build("gpt2-tiny")
+    model = af.build("gpt2-tiny").eval()
     edit(model)
     with pytest.raises(af.ConfigError, match=name):
         model.save(tmp_path / "folder", format=format)
@@ -176,14 +176,14 @@ def test_tensors_that_settings_do_not_build_are_refused(edit: Any, name: str, fo
 @pytest.mark.parametrize("name", tiny_recipes())
 def test_a_model_is_what_its_settings_build(name: str, tmp_path: Path) -> None:
     """Of every family, as built and as loaded again."""
-    model = af.build(name)
+    model = af.build(name).eval()
     model.save(tmp_path / "first")
     af.load(tmp_path / "first").save(tmp_path / "again")
 
 
 def test_how_a_model_is_run_is_no_edit(tmp_path: Path) -> None:
     """Dropout, devices, copies made for speed, watching, recorded state."""
-    model = af.build("gpt2-tiny")
+    model = af.build("gpt2-tiny").eval()
     _part(model, "self").config = _part(model, "self").config.replace(dropout=0.5)
     model.train().eval().to(torch.float64)
     with af.look(model, "*.self.weights"):
@@ -194,7 +194,7 @@ def test_how_a_model_is_run_is_no_edit(tmp_path: Path) -> None:
 
 
 def test_checking_costs_little() -> None:
-    model, counts = af.build("gpt2-tiny"), []
+    model, counts = af.build("gpt2-tiny").eval(), []
     for _ in range(5):
         start = time.perf_counter()
         check_edits(model)

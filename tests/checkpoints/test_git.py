@@ -57,7 +57,7 @@ def test_what_is_written(beams: int, tmp_path: Path) -> None:
 
 def test_padding_changes_nothing() -> None:
     """A row padded on either side, as alone, with its memory as without."""
-    model = af.build("git-tiny").double()
+    model = af.build("git-tiny").eval().double()
     pixels = torch.randn(2, 3, 32, 32, dtype=torch.float64)
     words = torch.tensor([[1, 8, 9, 10], [1, 5, 0, 0]])
     mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])
@@ -75,7 +75,7 @@ def test_padding_changes_nothing() -> None:
 
 
 def test_mistakes() -> None:
-    model = af.build("git-tiny")
+    model = af.build("git-tiny").eval()
     with pytest.raises(af.InputError, match=r"3 texts .*2 images"):
         model(input_ids=ids(3, 4), pixel_values=torch.randn(2, 3, 32, 32))
     with pytest.raises(af.InputError, match="bos_token_id"):

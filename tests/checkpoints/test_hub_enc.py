@@ -59,7 +59,7 @@ def test_t5_1_1(tmp_path: Path) -> None:
 @pytest.mark.parametrize("gated", [False, True])
 def test_fresh_t5_loads_in_transformers(gated: bool, tmp_path: Path) -> None:
     activation = "gelu_tanh" if gated else "relu"
-    model = af.build("t5-tiny", gated=gated, tied=not gated, activation=activation)
+    model = af.build("t5-tiny", gated=gated, tied=not gated, activation=activation).eval()
     model.save(tmp_path, format="hf")
     back, info = hf_class("T5ForConditionalGeneration").from_pretrained(tmp_path, output_loading_info=True)
     assert not info["missing_keys"] and not info["unexpected_keys"], info
@@ -79,7 +79,7 @@ FRESH = {
 
 @pytest.mark.parametrize("name", FRESH)
 def test_fresh_models_load_in_transformers(name: str, tmp_path: Path) -> None:
-    model = af.build(name)
+    model = af.build(name).eval()
     model.save(tmp_path, format="hf")
     back, info = hf_class(FRESH[name]).from_pretrained(tmp_path, output_loading_info=True)
     assert not info["missing_keys"] and not info["unexpected_keys"], info

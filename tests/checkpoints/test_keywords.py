@@ -264,7 +264,7 @@ def test_fresh_model_goes_to_transformers(tmp_path: Path) -> None:
         ("vitpose-tiny", "VitPoseForPoseEstimation"),
         ("perceiver-tiny", "PerceiverForMaskedLM"),
     ):
-        model = af.build(name)
+        model = af.build(name).eval()
         model.save(tmp_path / name, format="hf")
         back, info = hf_class(architecture).from_pretrained(tmp_path / name, output_loading_info=True)
         assert not info["missing_keys"] and not info["unexpected_keys"], info

@@ -27,7 +27,7 @@ def stored(model: af.Model, folder: Path, kind: str) -> Path:
 @pytest.mark.parametrize(("kind", "error"), [("bf16", 2**-8), ("int8", 0.5 / 127)])
 def test_what_comes_back_is_float32_and_near(recipe: str, kind: str, error: float, tmp_path: Path) -> None:
     """bfloat16 keeps 8 bits of a number; in 8 bits half a step of the row's largest number is the most that is lost."""
-    model = af.build(recipe)
+    model = af.build(recipe).eval()
     again = af.load(stored(model, tmp_path, kind))
     assert again.dtype == torch.float32
     before, after = own_tensors(model), own_tensors(again)
@@ -44,7 +44,7 @@ def test_what_comes_back_is_float32_and_near(recipe: str, kind: str, error: floa
 
 def test_the_file_is_smaller(tmp_path: Path) -> None:
     """Half, and about a quarter."""
-    model = af.build("transformer-tiny", d_model=128, d_hidden=512)
+    model = af.build("transformer-tiny", d_model=128, d_hidden=512).eval()
     sizes = []
     for kind in ("float32", "bf16", "int8"):
         sizes.append((stored(model, tmp_path / kind, kind) / "model.safetensors").stat().st_size)
@@ -52,7 +52,7 @@ def test_the_file_is_smaller(tmp_path: Path) -> None:
 
 
 def test_as_another_type_on_demand(tmp_path: Path) -> None:
-    folder = stored(af.build("gpt2-tiny"), tmp_path, "bf16")
+    folder = stored(af.build("gpt2-tiny").eval(), tmp_path, "bf16")
     assert af.load(folder, dtype="bfloat16").dtype == torch.bfloat16
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "dtype": "bfloat16"}))

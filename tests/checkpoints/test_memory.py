@@ -40,7 +40,7 @@ def peak(folder: Path, small: Path) -> tuple[int, int]:
 def test_peak(recipe: str, tmp_path: Path) -> None:
     """GPT-2 needs its matrices transposed, BERT query, key and value put together: neither costs a second copy."""
     af.build(recipe.split("-")[0] + "-tiny").save(tmp_path / "small", format="hf")
-    model = af.build(recipe, n_layers=6)
+    model = af.build(recipe, n_layers=6).eval()
     for dtype in (torch.float32, torch.bfloat16):
         model.to(dtype).save(tmp_path / "model", format="hf")
         weights, used = peak(tmp_path / "model", tmp_path / "small")

@@ -21,7 +21,7 @@ def mixed(tmp_path: Path) -> Path:
     """Matrices in bfloat16 as trained, norms in float32 with numbers that bfloat16 does not have; and a tensor that no
     model needs, as old folders of Llama have it."""
     torch.manual_seed(0)
-    af.build("llama-tiny").to(torch.bfloat16).save(tmp_path, format="hf")
+    af.build("llama-tiny").eval().to(torch.bfloat16).save(tmp_path, format="hf")
     tensors = load_file(tmp_path / "model.safetensors")
     for name in tensors:
         if "norm" in name:

@@ -46,7 +46,7 @@ def test_a_folder_with_older_names_loads(name: str, tmp_path: Path) -> None:
     """As they were before blocks were built from modules."""
     torch.manual_seed(0)
     options = {"auxiliary_loss": True, "anchors": True} if name == "detr-tiny" else {}
-    model = af.build(name, **options)
+    model = af.build(name, **options).eval()
     model.save(tmp_path)
     older = [
         (r"\.block_positions\.(\d+)\.", r".blocks.\1.self.positions."),

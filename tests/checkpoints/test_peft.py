@@ -22,7 +22,7 @@ CASES = {
 
 
 def adapted(name: str, **overrides: object) -> tuple[af.Model, dict[str, Tensor]]:
-    model = af.build(name, **overrides)
+    model = af.build(name, **overrides).eval()
     batch = {"input_ids": torch.randint(5, 200, (2, 7))}
     before = model(**batch).logits
     add_lora(model, 4, 8.0, ["*.blocks.*"], fresh_heads(model))
@@ -65,7 +65,7 @@ def test_every_matrix_has_an_adapter_by_default_and_a_wrong_name_is_said() -> No
 def test_peft_reads_them(name: str, kind: str, tmp_path: Path) -> None:
     """The ecosystem's own package, on the model as transformers has it, gives our numbers."""
     peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")
-    model = af.build(name, **CASES[name])  # type: ignore[arg-type]
+    model = af.build(name, **CASES[name]).eval()  # type: ignore[arg-type]
     model.save(tmp_path / "base", format="hf")
     add_lora(model, 4, 8.0, ["*.blocks.*"], fresh_heads(model))
     for _, _, adapter in lora_layers(model):

@@ -14,7 +14,7 @@ from anyformer.checkpoints.resize import resize_images, resize_vocabulary, selec
 
 @pytest.mark.parametrize("name", ["gpt2-tiny", "bert-tiny", "transformer-tiny", "llama-tiny", "t5-tiny"])
 def test_old_words_keep_their_scores(name: str) -> None:
-    model = af.build(name)
+    model = af.build(name).eval()
     words = model.config.vocab_size  # type: ignore[attr-defined]
     batch = {"input_ids": torch.randint(2, words, (2, 6))}
     if "decoder_input_ids" in model.names:
@@ -30,7 +30,7 @@ def test_old_words_keep_their_scores(name: str) -> None:
 
 
 def test_tied_tables_stay_tied() -> None:
-    larger = resize_vocabulary(af.build("gpt2-tiny"), 300)
+    larger = resize_vocabulary(af.build("gpt2-tiny").eval(), 300)
     assert larger.heads["language"].words.weight is larger.stages["decoder"].inputs.words.weight  # type: ignore[union-attr]
     larger(input_ids=torch.tensor([[299]]))
 
@@ -51,7 +51,7 @@ def test_what_cannot_be() -> None:
 @pytest.mark.parametrize("positions", ["learned", "learned-2d", "sine", "sine-2d", "none"])
 def test_larger_pictures_are_what_interpolation_gives(positions: str, tmp_path: Path) -> None:
     """The same numbers as interpolating at run time; and so after saving and loading."""
-    model = af.build("vit-tiny", positions=positions)
+    model = af.build("vit-tiny", positions=positions).eval()
     larger = resize_images(model, (48, 40))
     assert larger.config.image_size == (48, 40)  # type: ignore[attr-defined]
     pixels = torch.randn(2, 3, 48, 40)
@@ -66,7 +66,7 @@ def test_larger_pictures_are_what_interpolation_gives(positions: str, tmp_path: 
 @pytest.mark.parametrize("patch", [(16, 16), (8, 16), (12, 12)])
 def test_enlarged_patches_give_the_same_tokens(patch: tuple[int, int]) -> None:
     """FlexiViT's promise: an image whose patches are enlarged one by one is to the resized model what it was."""
-    model = af.build("vit-tiny").double()
+    model = af.build("vit-tiny").eval().double()
     pixels = torch.randn(2, 3, 32, 32, dtype=torch.float64)
     cut = pixels.unfold(2, 8, 8).unfold(3, 8, 8)  # [B, C, rows, columns, 8, 8]
     grown = F.interpolate(cut.flatten(0, 3).unsqueeze(1), size=patch, mode="bilinear").view(*cut.shape[:4], *patch)
@@ -77,16 +77,16 @@ def test_enlarged_patches_give_the_same_tokens(patch: tuple[int, int]) -> None:
 
 
 def test_smaller_patches_and_mae() -> None:
-    smaller = resize_images(af.build("vit-tiny"), patch_size=4)
+    smaller = resize_images(af.build("vit-tiny").eval(), patch_size=4)
     assert smaller(pixel_values=torch.randn(1, 3, 32, 32)).logits.shape == (1, 10)
-    mae = resize_images(af.build("mae-tiny"), 64)
+    mae = resize_images(af.build("mae-tiny").eval(), 64)
     assert mae(pixel_values=torch.randn(1, 3, 64, 64)).logits.shape == (1, 64, 8 * 8 * 3)
 
 
 @pytest.mark.parametrize("name", ["gpt2-tiny", "llama-tiny", "mamba-tiny"])
 def test_only_words_are_moved(name: str) -> None:
     """Other tensors have as many rows by chance; word i is what word 255 - i was."""
-    model = af.build(name, vocab_size=256)
+    model = af.build(name, vocab_size=256).eval()
     others = [key for key, value in model.state_dict().items() if value.dim() and len(value) == 256]
     turned = select_vocabulary(model, model.config, list(range(255, -1, -1)))
     old, new = model.state_dict(), turned.state_dict()
@@ -96,4 +96,4 @@ def test_only_words_are_moved(name: str) -> None:
 
 
 def test_captioners_have_words_too() -> None:
-    assert resize_vocabulary(af.build("show-tell-tiny"), 300).config.to_json()["vocab_size"] == 300
+    assert resize_vocabulary(af.build("show-tell-tiny").eval(), 300).config.to_json()["vocab_size"] == 300

@@ -29,7 +29,7 @@ FORMATS = ("anyformer", "hf")
 def make(heads: int, words: str) -> Any:
     """Models whose weights fit each other's config: a mixture would load."""
     torch.manual_seed(heads)
-    model = af.build("gpt2-tiny", n_layers=1, d_model=32, n_heads=heads, vocab_size=40, max_length=16)
+    model = af.build("gpt2-tiny", n_layers=1, d_model=32, n_heads=heads, vocab_size=40, max_length=16).eval()
     model.origin.files = {"README.md": words.encode(), "merges.txt": words.encode()}
     model.origin.generation = {"max_length": heads}
     return model

@@ -63,11 +63,11 @@ def test_names_have_no_scaffold() -> None:
     """Parameters, taps and files use one short name: no level that only holds another."""
     scaffold = {"stages", "stack", "sublayers", "part", "heads", "attention", "layers_list"}
     for name in tiny_recipes():
-        model = af.build(name)
+        model = af.build(name).eval()
         for path in (*dict(model.named_parameters()), *model.points):
             if "resnet" not in path:
                 assert not scaffold & set(path.split(".")), path
-    decoder = af.build("gpt2-tiny")
+    decoder = af.build("gpt2-tiny").eval()
     assert "decoder.blocks.0.self.out.weight" in dict(decoder.named_parameters())
     assert decoder.get_parameter("decoder.blocks.0.self.out.weight") is decoder.decoder.blocks[0].self.out.weight
     points = {point.rsplit(".", 1)[0] for point in decoder.points}

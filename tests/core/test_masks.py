@@ -105,7 +105,7 @@ def test_copies_keep_everything_what_it_is() -> None:
     for again in (copy.copy, copy.deepcopy, lambda mask: pickle.loads(pickle.dumps(mask))):
         assert again(NO_MASK) is NO_MASK
         assert again({"mask": NO_MASK})["mask"] is NO_MASK
-    model = af.build("vit-tiny")
+    model = af.build("vit-tiny").eval()
     for again in (copy.deepcopy, lambda module: pickle.loads(pickle.dumps(module))):
         assert _sdpa_masks(again(model)) == _sdpa_masks(model) == [None, None]
 

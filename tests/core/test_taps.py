@@ -105,7 +105,7 @@ def test_points_are_the_same_packed_and_padded(name: str, side: str, monkeypatch
     model, batch = build(name), BATCHES[name](side)
     with look(model, "*") as packed:
         model(**batch)
-    monkeypatch.setattr("anyformer.model.PACK_BELOW", 0.0)
+    monkeypatch.setattr("anyformer.stage.PACK_BELOW", 0.0)
     with look(model, "*") as padded:
         model(**batch)
     masks = {0: batch["attention_mask"].bool(), 1: batch.get("decoder_attention_mask", batch["attention_mask"]).bool()}

@@ -29,7 +29,7 @@ def save(folder: Path, recipe: str, words: af.Tokenizer | None = None, seed: int
     torch.manual_seed(seed)
     if words is not None:
         changes["vocab_size"] = len(words)
-    model = af.build(recipe, **changes)
+    model = af.build(recipe, **changes).eval()
     for parameter in model.parameters():
         if parameter.dim() > 1 and parameter.requires_grad:
             parameter.data *= 4

@@ -51,7 +51,7 @@ def test_attention_and_full_connections_take_one_layer(distance: int) -> None:
 def test_norms_after_the_sublayers_hide_nothing(name: str, dtype: torch.dtype) -> None:
     """As built, before training: the sum of what such a norm gives is the same whatever goes in."""
     torch.manual_seed(0)
-    model = af.build(name).to(dtype)
+    model = af.build(name).eval().to(dtype)
     assert [path_length(model, *ends) for ends in ((0, 1), (0, 12), (12, 0), (5, 4))] == [1, 1, 1, 1]
     assert path_length(model, 3, 3) == 0
 
@@ -72,7 +72,7 @@ def test_an_unknown_stage_is_named() -> None:
 @pytest.mark.parametrize("name", tiny_recipes())
 def test_every_stage_has_a_length_or_an_error(name: str) -> None:
     """A stage that reads images, sounds or another stage has no words to begin with."""
-    model = af.build(name)
+    model = af.build(name).eval()
     for stage in model.stages:
         try:
             found = path_length(model, 0, 1, stage)

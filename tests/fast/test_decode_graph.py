@@ -92,7 +92,7 @@ def test_a_window_looks_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_blocks_of_a_picture(way: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Query blocks with memory blocks, to the end of the image, whose beginning the growing memory has forgotten."""
     torch.manual_seed(1)
-    model = af.build("image-transformer-tiny", **way).double()
+    model = af.build("image-transformer-tiny", **way).eval().double()
     mask = torch.arange(9) >= torch.tensor([[0], [3], [8], [1]])
     ids = torch.randint(0, 256, (4, 9), generator=torch.Generator().manual_seed(2))
     options = {"input_ids": ids, "attention_mask": mask.long(), "max_new_tokens": 180, "do_sample": True, "seed": 1}

@@ -15,7 +15,7 @@ from anyformer.layers.resnet import ConvNormAct
 def build(name: str) -> af.Model:
     """With statistics and scales that matter."""
     torch.manual_seed(0)
-    model = af.build(name)
+    model = af.build(name).eval()
     with torch.no_grad():
         for path, tensor in (*model.named_parameters(), *model.named_buffers()):
             if ".norm." in path and "resnet" in path and tensor.is_floating_point():

@@ -156,7 +156,7 @@ def test_generate_and_copy_and_cache() -> None:
 
 def test_what_int8_refuses(tmp_path: Path) -> None:
     """Training, saving, gradients, other types and unknown names: a sentence each."""
-    model = af.build("gpt2-tiny")
+    model = af.build("gpt2-tiny").eval()
     with pytest.raises(af.ConfigError, match=r'can be int8.*"int3"'):
         model.quantize("int3")
     with pytest.raises(af.ConfigError, match="float32 models on a CPU; this is float64"):

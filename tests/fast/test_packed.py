@@ -79,7 +79,7 @@ def test_packed_stands_aside_for_gradients_and_other_types() -> None:
 
 @needs_onednn
 def test_a_packed_model_can_be_copied_and_saved(tmp_path: object) -> None:
-    model = af.build("bert-tiny", head="base")
+    model = af.build("bert-tiny", head="base").eval()
     ids = torch.randint(0, 250, (2, 9))
     with torch.no_grad():
         plain = model(input_ids=ids).last_hidden_state

@@ -314,7 +314,7 @@ def test_what_is_recorded() -> None:
     assert not can_capture_steps(toy, usual, gpu) and can_capture_steps(toy, usual.replace(cuda_graphs=True), gpu)
     toy.fills = {"input_ids": 0}  # texts that can be filled up are recorded too, where the model is small
     assert can_capture_steps(toy, usual, gpu) and not can_capture_steps(toy, usual.replace(compile=True), gpu)
-    toy.model = af.build("gpt2-tiny", d_model=512, n_layers=16, vocab_size=1000)
+    toy.model = af.build("gpt2-tiny", d_model=512, n_layers=16, vocab_size=1000).eval()
     assert sum(p.numel() for p in toy.model.parameters()) > SMALL
     assert not can_capture_steps(toy, usual, gpu) and can_capture_steps(toy, usual.replace(cuda_graphs=True), gpu)
 
@@ -374,7 +374,7 @@ def test_what_stands_against_it(changes: dict[str, Any], devices: Devices, said:
 
 def test_layers_that_are_left_out_by_chance_are_not_recorded() -> None:
     toy = Even()
-    toy.model = af.build("bart-tiny", layer_drop=0.1)
+    toy.model = af.build("bart-tiny", layer_drop=0.1).eval()
     assert "layer_drop" in str(capture_obstacle(toy, TrainSettings(precision="bf16"), Devices(CUDA)))
 
 

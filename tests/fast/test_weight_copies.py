@@ -24,7 +24,7 @@ PIXELS = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 def _text() -> af.Model:
     """Its matrices are packed by generate."""
     torch.manual_seed(0)
-    model = af.build("gpt2-tiny", n_layers=1)
+    model = af.build("gpt2-tiny", n_layers=1).eval()
     model.generate(IDS, max_new_tokens=2)
     assert all(part.packed for part in model.modules() if isinstance(part, Linear))
     return model
@@ -32,7 +32,7 @@ def _text() -> af.Model:
 
 def _pictures() -> af.Model:
     torch.manual_seed(0)
-    model = af.build("resnet-tiny").optimize()
+    model = af.build("resnet-tiny").eval().optimize()
     assert all(part._folded is not None for part in model.modules() if isinstance(part, ConvNormAct))
     return model
 
@@ -174,7 +174,7 @@ def test_switching_the_mode_forgets_everything(make: Callable[[], af.Model], swi
 
 def test_copies_stay_where_nothing_was_written() -> None:
     """They are made once; after a write they are made again, and not lost."""
-    model = af.build("gpt2-tiny", n_layers=1).optimize()
+    model = af.build("gpt2-tiny", n_layers=1).eval().optimize()
     parts = [part for part in model.modules() if isinstance(part, Linear)]
     made = [part._packed for part in parts]
     for _ in range(3):
@@ -210,7 +210,7 @@ def test_two_models_with_one_weight() -> None:
 
 @pytest.mark.skipif("fbgemm" not in torch.backends.quantized.supported_engines, reason="PyTorch without FBGEMM")
 def test_int8_has_no_weights_to_give() -> None:
-    model = af.build("gpt2-tiny", n_layers=1)
+    model = af.build("gpt2-tiny", n_layers=1).eval()
     weights = model.state_dict()
     model.quantize()
     with pytest.raises(af.Error, match=r'rounded to int8.*without weights="int8"'):
@@ -224,7 +224,7 @@ def test_int8_has_no_weights_to_give() -> None:
 def test_every_model_can_be_pickled(name: str) -> None:
     """Its settings, weights and mode; and it runs: every part that it is made of came along."""
     torch.manual_seed(0)
-    model = af.build(name).optimize()
+    model = af.build(name).eval().optimize()
     again = pickle.loads(pickle.dumps(model))
     assert again.config == model.config and again.points == model.points and not again.training
     theirs = dict(model.state_dict())

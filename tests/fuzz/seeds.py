@@ -98,7 +98,7 @@ def save_hf(recipe: str, **changes: Any) -> Callable[[Path], None]:
 
 def _build(recipe: str, changes: Mapping[str, Any]) -> af.Model:
     torch.manual_seed(0)
-    return af.build(recipe, **changes)
+    return af.build(recipe, **changes).eval()
 
 
 def sharded(folder: Path) -> None:

@@ -175,7 +175,7 @@ def test_prompts_that_are_none(gpt2: af.Model) -> None:
     says(gpt2, "input_ids", input_ids=[[1, 2, 3]])
     says(gpt2, "input_ids holds 256", input_ids=torch.tensor([[1, 256]]))
     says(gpt2, "attention_mask", "[2, 3]", input_ids=IDS, attention_mask=torch.ones(2, 3))
-    captioner = af.build("vision-encoder-decoder-tiny")
+    captioner = af.build("vision-encoder-decoder-tiny").eval()
     says(captioner, "needs pixel_values", max_new_tokens=3)
     says(captioner, "needs pixel_values", decoder_input_ids=IDS)
     says(captioner, "pixel_values has shape", pixel_values=torch.zeros(2, 1, 32, 32))
@@ -186,7 +186,7 @@ def test_prompts_that_are_none(gpt2: af.Model) -> None:
 
 def test_prompts_past_the_context(gpt2: af.Model) -> None:
     says(gpt2, "130 tokens", "128", input_ids=torch.ones(1, 130, dtype=torch.long))
-    mixer = af.build("mlp-mixer-tiny")
+    mixer = af.build("mlp-mixer-tiny").eval()
     says(mixer, "5000", "max_new_tokens=", input_ids=IDS, max_new_tokens=5000)
 
 
@@ -204,10 +204,12 @@ def test_the_last_place_is_used(gpt2: af.Model) -> None:
 def test_a_length_that_nobody_asked_for_is_cut(gpt2: af.Model) -> None:
     """Twenty new tokens by default, or what a folder says, but not past the places that there are."""
     assert gpt2.generate(torch.ones(1, 120, dtype=torch.long), eos_token_id=None).shape == (1, 128)
-    captioner = af.build("vision-encoder-decoder-tiny")
+    captioner = af.build("vision-encoder-decoder-tiny").eval()
     captioner.origin.generation = {"max_length": 1000, "eos_token_id": None}
     assert captioner.generate(pixel_values=torch.zeros(1, 3, 32, 32), eos_token_id=None).shape == (1, 129)
-    assert af.build("llama-tiny").generate(IDS, max_new_tokens=200, eos_token_id=None).shape == (2, 207), "it turns"
+    assert af.build("llama-tiny").eval().generate(IDS, max_new_tokens=200, eos_token_id=None).shape == (2, 207), (
+        "it turns"
+    )
 
 
 @pytest.mark.parametrize("options", [{}, {"num_beams": 3, "early_stopping": True}, {"min_new_tokens": 4}], ids=str)
@@ -217,7 +219,7 @@ def test_a_model_without_an_end(options: dict[str, Any], gpt2: af.Model) -> None
 
 
 def test_no_start() -> None:
-    says(af.build("encoder-decoder-tiny", decoder_start=None), "decoder_start_token_id", input_ids=IDS)
+    says(af.build("encoder-decoder-tiny", decoder_start=None).eval(), "decoder_start_token_id", input_ids=IDS)
 
 
 def test_ids_of_a_file_that_no_word_has(gpt2: af.Model) -> None:

@@ -336,7 +336,7 @@ def test_stop_strings_end_rows_where_they_end_alone() -> None:
 
 
 def test_nan_is_said() -> None:
-    model = af.build("gpt2-tiny")
+    model = af.build("gpt2-tiny").eval()
     with torch.no_grad():
         model.stages["decoder"].stack.final_norm.weight.fill_(float("nan"))
     with pytest.raises(af.InputError, match=r"token 2 of prompt 0 .*NaN"):

@@ -141,7 +141,7 @@ def test_a_window_that_forgets_changes_nothing(name: str, padded: bool, models: 
 @pytest.mark.parametrize("name", ["gpt3-tiny", "mistral-tiny", "gemma3-tiny", "gptneox-tiny"])
 def test_fresh_models_generate_by_their_own_settings(name: str) -> None:
     torch.manual_seed(0)
-    found = af.build(name).generate(torch.randint(5, 250, (2, 9)), max_new_tokens=8, eos_token_id=None)
+    found = af.build(name).eval().generate(torch.randint(5, 250, (2, 9)), max_new_tokens=8, eos_token_id=None)
     assert found.shape == (2, 17)
 
 

@@ -135,7 +135,7 @@ def test_the_folder_says_how_to_generate(marian: tuple[Any, af.Model], tmp_path:
 
 def test_a_fresh_model_generates_by_its_own_settings() -> None:
     torch.manual_seed(0)
-    model = af.build("transformer-tiny", end=5, decoder_start=3)
+    model = af.build("transformer-tiny", end=5, decoder_start=3).eval()
     found = model.generate(prompts())
     assert (found[:, 0] == 3).all() and found.shape[1] <= 21
 
@@ -233,7 +233,7 @@ def test_an_empty_prompt(gpt2: tuple[Any, af.Model]) -> None:
 
 def test_nan_is_said() -> None:
     """Instead of garbage text."""
-    model = af.build("gpt2-tiny")
+    model = af.build("gpt2-tiny").eval()
     with torch.no_grad():
         model.stages["decoder"].stack.final_norm.weight.fill_(float("nan"))
     with pytest.raises(af.InputError, match="NaN"):

@@ -41,7 +41,7 @@ both_sides = pytest.mark.parametrize("side", ["left", "right"])
 
 
 def test_no_speaker_is_missing() -> None:
-    tiny = [af.build(name) for name in tiny_recipes()]
+    tiny = [af.build(name).eval() for name in tiny_recipes()]
     speaking = {model.origin.recipe for model in tiny if any(stage.has_cache for stage in model.stages.values())}
     assert speaking == {*SPEAKERS, "whisper-toy"}  # which hears, and is looked at in test_speech
 

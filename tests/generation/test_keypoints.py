@@ -41,7 +41,7 @@ def test_all_at_once_is_the_model_itself() -> None:
 
 
 def test_labels_teach_and_places_are_needed() -> None:
-    model = af.build("keypoint-detr-tiny", autoregressive=True)
+    model = af.build("keypoint-detr-tiny", autoregressive=True).eval()
     labels, pixels = torch.rand(3, 5, 3), PICTURES.float()
     with torch.no_grad():
         taught = model(pixel_values=pixels, labels=labels)

@@ -235,9 +235,9 @@ def test_what_cannot_help_is_refused() -> None:
     model, draft = pair("gpt2-tiny")
     ids = prompts(2)
     cases: list[tuple[dict[str, Any], str]] = [
-        ({"assistant_model": af.build("gpt2-tiny", vocab_size=50)}, "50 tokens"),
-        ({"assistant_model": af.build("transformer-tiny", vocab_size=VOCABULARY)}, "transformer"),
-        ({"assistant_model": af.build("bert-tiny")}, "bert"),
+        ({"assistant_model": af.build("gpt2-tiny", vocab_size=50).eval()}, "50 tokens"),
+        ({"assistant_model": af.build("transformer-tiny", vocab_size=VOCABULARY).eval()}, "transformer"),
+        ({"assistant_model": af.build("bert-tiny").eval()}, "bert"),
         ({"assistant_model": "gpt2"}, "assistant_model is a str"),
         ({"assistant_model": draft, "num_beams": 4}, "num_beams"),
         ({"assistant_model": draft, "prompt_lookup_num_tokens": 4}, "num_beams"),

@@ -86,7 +86,7 @@ def test_the_loss_of_heat_maps_is_the_energy_missed() -> None:
 def test_joints_learn_in_every_layer() -> None:
     """The loss is the mean distance along the axes, added over the layers; a keypoint of weight 0 does not count."""
     torch.manual_seed(0)
-    model = af.build("keypoint-detr-tiny", dropout=0.0)
+    model = af.build("keypoint-detr-tiny", dropout=0.0).eval()
     labels = torch.rand(2, 5, 3)
     labels[..., 2] = torch.tensor([[1.0, 1, 1, 0, 1], [1, 1, 0, 0, 1]])
     pixels = torch.randn(2, 3, 32, 32)

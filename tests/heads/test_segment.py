@@ -12,7 +12,7 @@ from anyformer.checkpoints.key_table import named_tensors
 
 def test_linear_head_is_a_matrix_for_each_patch() -> None:
     torch.manual_seed(0)
-    model = af.build("segmenter-tiny", head="linear")
+    model = af.build("segmenter-tiny", head="linear").eval()
     with torch.no_grad():
         out = model(pixel_values=torch.randn(2, 3, 32, 40), output_hidden_states=True)
     p = named_tensors(model)
@@ -26,7 +26,7 @@ def test_linear_head_is_a_matrix_for_each_patch() -> None:
 def test_mask_head_compares_patches_with_class_queries() -> None:
     """Cosines of patches and queries, normalized over the classes (Segmenter, section 3.2)."""
     torch.manual_seed(0)
-    model = af.build("segmenter-tiny")
+    model = af.build("segmenter-tiny").eval()
     with torch.no_grad(), af.look(model, "decoder.output", "decoder.input") as seen:
         logits = model(pixel_values=torch.randn(2, 3, 32, 32)).logits
     p, x = named_tensors(model), seen["decoder.output"]
@@ -40,7 +40,7 @@ def test_mask_head_compares_patches_with_class_queries() -> None:
 
 def test_the_loss_is_at_the_labels_size_and_skips_the_ignored() -> None:
     torch.manual_seed(0)
-    model = af.build("segmenter-tiny")
+    model = af.build("segmenter-tiny").eval()
     labels = torch.randint(0, 5, (2, 24, 17))
     labels[0, :9] = 255
     with torch.no_grad():
@@ -51,7 +51,7 @@ def test_the_loss_is_at_the_labels_size_and_skips_the_ignored() -> None:
 
 
 def test_bad_labels() -> None:
-    model, pixels = af.build("segmenter-tiny"), torch.randn(1, 3, 32, 32)
+    model, pixels = af.build("segmenter-tiny").eval(), torch.randn(1, 3, 32, 32)
     with pytest.raises(af.InputError, match=r"labels holds 5; .* 0 to 4, or 255"):
         model(pixel_values=pixels, labels=torch.full((1, 32, 32), 5))
     with pytest.raises(af.InputError, match=r"\[1, height, width\]"):

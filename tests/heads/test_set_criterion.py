@@ -147,7 +147,7 @@ def test_focal_loss_is_transformers() -> None:
     ],
 )
 def test_wrong_labels(change: Callable[[Any], Any], says: str) -> None:
-    model = af.build("detr-tiny")
+    model = af.build("detr-tiny").eval()
     labels = change([things(2), things(2)])
     with pytest.raises(af.InputError, match=says):
         model(pixel_values=torch.randn(2, 3, 64, 64), labels=labels)

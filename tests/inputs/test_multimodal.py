@@ -17,7 +17,7 @@ SIZE, PLACE = 17, 255  # tokens that an image of metalm-tiny makes, and the id t
 @pytest.fixture
 def model() -> af.Model:
     torch.manual_seed(0)
-    return af.build("metalm-tiny").double()
+    return af.build("metalm-tiny").eval().double()
 
 
 def pictures(n: int) -> Tensor:

@@ -11,7 +11,7 @@ import anyformer as af
 
 def test_a_line_is_read_the_same_in_any_company() -> None:
     """Padded to a wider one's width, with noise beyond its end, as alone."""
-    model = af.build("line-reader-tiny").double()
+    model = af.build("line-reader-tiny").eval().double()
     wide, narrow = torch.randn(1, 1, 16, 64).double(), torch.randn(1, 1, 16, 37).double()
     both, mask = torch.randn(2, 1, 16, 64).double(), torch.zeros(2, 16, 64)
     both[0], both[1, :, :, :37] = wide[0], narrow[0]
@@ -27,7 +27,7 @@ def test_a_line_is_read_the_same_in_any_company() -> None:
 
 def test_the_second_opinion() -> None:
     """`ctc_loss` is the sum over all spreads of the letters over the columns, by brute force for two letters."""
-    model = af.build("line-reader-tiny", ctc_weight=0.5).double()
+    model = af.build("line-reader-tiny", ctc_weight=0.5).eval().double()
     pixels, labels = torch.randn(1, 1, 16, 16).double(), torch.tensor([[7, 9, 1, -100]])  # letters, end, nothing
     with torch.no_grad():
         out = model(pixel_values=pixels, labels=labels)
@@ -44,7 +44,7 @@ def test_the_second_opinion() -> None:
 
 
 def test_mistakes() -> None:
-    model = af.build("line-reader-tiny")
+    model = af.build("line-reader-tiny").eval()
     with pytest.raises(af.InputError, match="pixel_values has shape"):
         model(pixel_values=torch.randn(1, 1, 20, 64), decoder_input_ids=torch.zeros(1, 2, dtype=torch.long))
     with pytest.raises(af.ConfigError, match="height"):

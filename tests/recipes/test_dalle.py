@@ -11,7 +11,7 @@ from anyformer.core.tokens import Tokens
 
 def test_places_of_text_and_codes() -> None:
     """The text's places have a table; after it stand rows and columns, whose vectors add up."""
-    model = af.build("dalle-tiny").double()
+    model = af.build("dalle-tiny").eval().double()
     cells = model.stages["decoder"].inputs.positions
     made = cells.embed(Tokens(torch.zeros(1, 8 + 64, 64, dtype=torch.double)))
     assert made.shape == (1, 72, 64)
@@ -24,7 +24,7 @@ def test_places_of_text_and_codes() -> None:
 def test_draws_what_the_text_says() -> None:
     """Two texts, two images: learned by heart, and written again from the text alone, without a word among codes."""
     torch.manual_seed(0)
-    model = af.build("dalle-tiny", dropout=0.0, embedding_dropout=0.0, attention_dropout=0.0)
+    model = af.build("dalle-tiny", dropout=0.0, embedding_dropout=0.0, attention_dropout=0.0).eval()
     texts = torch.tensor([[5, 6, 7, 0, 0, 0, 0, 0], [5, 9, 0, 0, 0, 0, 0, 0]])
     pictures = torch.stack([257 + torch.arange(64) % 7, 271 - torch.arange(64) % 5])
     ids = torch.cat([texts, pictures], dim=1)

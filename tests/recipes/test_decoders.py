@@ -89,7 +89,7 @@ def test_blocks_may_turn_differently() -> None:
 )
 def test_what_their_classes_cannot_say_is_not_written(name: str, change: dict[str, object], tmp_path: Path) -> None:
     """Rather an error than a folder that transformers would read as another model."""
-    model = af.build(name, **change)
+    model = af.build(name, **change).eval()
     with pytest.raises(af.ConfigError, match="Hugging Face"):
         model.save(tmp_path / "folder", format="hf")
     assert not (tmp_path / "folder").exists()

@@ -59,7 +59,7 @@ def test_it_learns_saves_and_loads(variant: str, tmp_path: Path) -> None:
 
 def test_groups_are_for_training_only() -> None:
     """An image shows one set of queries, the first group's; in training and after."""
-    model = af.build("detr-tiny", dropout=0.0, **VARIANTS["groups"])
+    model = af.build("detr-tiny", dropout=0.0, **VARIANTS["groups"]).eval()
     pixels = torch.randn(2, 3, 64, 96)
     with torch.no_grad():
         after, during = model(pixel_values=pixels), model.train()(pixel_values=pixels, labels=labels())
@@ -70,7 +70,7 @@ def test_groups_are_for_training_only() -> None:
 
 
 def test_fresh_anchors_are_an_even_grid_and_stay_there() -> None:
-    model = af.build("detr-tiny", **ANCHORS)
+    model = af.build("detr-tiny", **ANCHORS).eval()
     with torch.no_grad():
         boxes = model(pixel_values=torch.randn(1, 3, 64, 96)).pred_boxes[0]
     third = torch.tensor([1, 3, 5]) / 6
@@ -81,7 +81,7 @@ def test_fresh_anchors_are_an_even_grid_and_stay_there() -> None:
 def test_each_layer_moves_the_boxes() -> None:
     """Auxiliary boxes are the steps on the way: each differs from the last, and no gradient flows from box to box."""
     torch.manual_seed(0)
-    model = af.build("detr-tiny", dropout=0.0, **ANCHORS)
+    model = af.build("detr-tiny", dropout=0.0, **ANCHORS).eval()
     stack: Any = model.stages["decoder"].stack
     torch.nn.init.normal_(stack.step.boxes[-1].weight, std=0.3)
     out = model(pixel_values=torch.randn(2, 3, 64, 96), labels=labels())
@@ -95,7 +95,7 @@ def test_each_layer_moves_the_boxes() -> None:
 def test_a_padded_picture_is_the_picture_alone() -> None:
     """Queries look at the real part: the same content and answer, whatever stands beside it on the canvas."""
     torch.manual_seed(0)
-    model = af.build("detr-tiny", **{**ANCHORS, "groups": 2}).double()
+    model = af.build("detr-tiny", **{**ANCHORS, "groups": 2}).eval().double()
     pixels = torch.randn(2, 3, 64, 96, dtype=torch.float64)
     mask = torch.ones(2, 64, 96, dtype=torch.long)
     mask[1, 40:], mask[1, :, 64:] = 0, 0

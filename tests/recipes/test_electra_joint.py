@@ -18,7 +18,7 @@ def alone(joint: af.Model, which: str) -> af.Model:
     """The generator or the discriminator as a model of the family electra, with the joint model's weights."""
     assert isinstance(joint.config, JointELECTRAConfig)
     settings = getattr(joint.config, which)
-    model = af.build("electra-tiny", **settings.to_json())
+    model = af.build("electra-tiny", **settings.to_json()).eval()
     renamed = {}
     for name, tensor in joint.state_dict().items():
         name = name.replace("discriminator.inputs.words.", "words.")
@@ -30,7 +30,7 @@ def alone(joint: af.Model, which: str) -> af.Model:
 
 def test_the_vectors_are_shared() -> None:
     """Words, positions and types are one table each; so is the generator's output."""
-    model = af.build("electra-joint-tiny")
+    model = af.build("electra-joint-tiny").eval()
     one, other = model.stages["generator"].inputs, model.stages["discriminator"].inputs.text
     assert one.words.weight is other.words.weight is model.stages["discriminator"].inputs.words.words.weight
     assert one.positions.weight is other.positions.weight and one.types.weight is other.types.weight
@@ -40,7 +40,7 @@ def test_the_vectors_are_shared() -> None:
 def test_all_may_be_shared(tmp_path: Path) -> None:
     """But for the heads: a step moves both the same, a folder holds them once, and the discriminator is the encoder."""
     size = af.build("electra-tiny").config
-    model = af.build("electra-joint-tiny", discriminator=size, generator=size.replace(head="masked"), tied="all")
+    model = af.build("electra-joint-tiny", discriminator=size, generator=size.replace(head="masked"), tied="all").eval()
     one, other = model.stages["generator"], model.stages["discriminator"]
     pairs = list(zip(one.stack.blocks.parameters(), other.stack.blocks.parameters(), strict=True))
     assert pairs and all(a is b for a, b in pairs) and one.inputs.norm.weight is other.inputs.text.norm.weight
@@ -75,7 +75,7 @@ def test_all_may_be_shared(tmp_path: Path) -> None:
 def test_loss_is_the_sum_of_both() -> None:
     """Masked words + 50 · replaced tokens, each as the family electra gives it for the same texts."""
     torch.manual_seed(0)
-    model = af.build("electra-joint-tiny")
+    model = af.build("electra-joint-tiny").eval()
     batch = training_batch("electra-joint-tiny")
     with torch.no_grad():
         out = model(**batch)
@@ -97,7 +97,7 @@ def test_loss_is_the_sum_of_both() -> None:
 def test_gaps_that_are_told() -> None:
     """The same answers and losses as with gaps that are looked for, in whatever order they are told."""
     torch.manual_seed(0)
-    model = af.build("electra-joint-tiny")
+    model = af.build("electra-joint-tiny").eval()
     batch = training_batch("electra-joint-tiny")
     gaps = torch.tensor([[5, 1, 3], [2, 7, 0]])
     places = torch.zeros(2, 8, dtype=torch.bool).scatter(1, gaps, True)
@@ -112,7 +112,7 @@ def test_gaps_that_are_told() -> None:
 
 def test_a_word_drawn_right_counts_as_real() -> None:
     """Noise that makes the generator draw the original everywhere: nothing was replaced."""
-    model = af.build("electra-joint-tiny")
+    model = af.build("electra-joint-tiny").eval()
     batch = training_batch("electra-joint-tiny")
     noise = torch.full((2, 8, 256), 1e-30)
     noise.scatter_(2, batch["labels"].clamp(min=0).unsqueeze(-1), 1 - 1e-6)
@@ -123,7 +123,7 @@ def test_a_word_drawn_right_counts_as_real() -> None:
 
 def test_no_gradient_through_the_draw() -> None:
     """The generator learns from its own loss alone, not from what the discriminator makes of its words."""
-    model = af.build("electra-joint-tiny")
+    model = af.build("electra-joint-tiny").eval()
     batch = training_batch("electra-joint-tiny")
     model(**batch).discriminator_loss.backward()
     touched = [name for name, p in model.stages["generator"].stack.blocks.named_parameters() if p.grad is not None]
@@ -141,7 +141,7 @@ def test_draws_follow_the_scores() -> None:
 
 
 def test_without_labels_the_discriminator_reads_the_text() -> None:
-    model = af.build("electra-joint-tiny")
+    model = af.build("electra-joint-tiny").eval()
     batch = training_batch("electra-joint-tiny")
     with torch.no_grad():
         ours = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits

@@ -35,7 +35,7 @@ def test_every_use_of_every_encoder_runs(name: str, use: str) -> None:
     if use == "choice":
         batch = {key: value.unsqueeze(1).expand(-1, 2, -1) for key, value in batch.items()}
     with torch.no_grad():
-        out = af.build(name, head=use)(**batch)
+        out = af.build(name, head=use).eval()(**batch)
     assert out[FIELDS.get(use, "logits")].isfinite().all()
 
 
@@ -44,7 +44,7 @@ def test_a_family_of_ones_own_with_berts_settings() -> None:
     config = BERTConfig(n_layers=2, d_model=64, n_heads=4, d_hidden=128, vocab_size=256, max_length=128)
     inputs = encoder.text_input(config, LearnedPositions(config.max_length, config.d_model), n_types=config.n_types)
     mine = encoder.model("mine", config, inputs, encoder.heads(config, STYLE, inputs))
-    bert = af.build("bert-tiny")
+    bert = af.build("bert-tiny").eval()
     mine.load_state_dict(bert.state_dict())
     batch = {**text(), "labels": text()["input_ids"], "next_sentence_label": torch.tensor([0, 1, 0])}
     ours, theirs = mine.eval()(**batch), bert(**batch)

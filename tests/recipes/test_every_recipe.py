@@ -45,7 +45,7 @@ def test_there_is_a_tiny_one_of_each_family() -> None:
 def test_one_step(name: str) -> None:
     """Every trainable parameter gets a finite gradient, and a step along it lowers the loss."""
     torch.manual_seed(0)
-    model = af.build(name)
+    model = af.build(name).eval()
     batch = training_batch(name)
     loss = loss_of(model, name, batch)
     loss.backward()
@@ -63,7 +63,7 @@ def test_one_step(name: str) -> None:
 def test_overfits_one_batch(name: str) -> None:
     """A model that cannot learn two rows by heart is wired wrongly."""
     torch.manual_seed(0)
-    model = af.build(name)
+    model = af.build(name).eval()
     batch = training_batch(name)
     start = float(loss_of(model, name, batch))
     optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=3e-3)
@@ -78,7 +78,7 @@ def test_overfits_one_batch(name: str) -> None:
 @pytest.mark.parametrize("name", TINY)
 def test_saves_and_loads(name: str, tmp_path: Path) -> None:
     """The saved folder is the same model, tied parameters still tied."""
-    model = af.build(name)
+    model = af.build(name).eval()
     model.save(tmp_path / "folder")
     again = af.load(tmp_path / "folder", optimize=False)
     assert again.config == model.config and again.origin.recipe == name
@@ -94,7 +94,7 @@ def test_saves_and_loads(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", TINY)
 def test_has_its_taps(name: str) -> None:
     """Every attention shows its weights, and each row of them is a distribution."""
-    model = af.build(name)
+    model = af.build(name).eval()
     batch = training_batch(name)
     weights = [point for point in model.points if point.endswith(".weights")]
     outputs = "*.stages.*.output" if name == "resnet-tiny" else "*.blocks.*.output"
@@ -110,7 +110,7 @@ def test_has_its_taps(name: str) -> None:
 @pytest.mark.parametrize("name", TINY)
 def test_dropout_only_in_training(name: str) -> None:
     """A built model is in eval mode and repeats itself; in training mode it does not."""
-    model = af.build(name)
+    model = af.build(name).eval()
     batch = training_batch(name)
     with torch.no_grad():
         a, b = loss_of(model, name, batch), loss_of(model, name, batch)

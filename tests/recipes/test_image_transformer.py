@@ -22,7 +22,7 @@ START = 256
 
 def model_of(way: dict[str, Any], **more: Any) -> af.Model:
     torch.manual_seed(0)
-    return af.build("image-transformer-tiny", **{**way, **more}).double()
+    return af.build("image-transformer-tiny", **{**way, **more}).eval().double()
 
 
 def picture(length: int, rows: int = 2) -> Tensor:

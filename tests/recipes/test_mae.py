@@ -49,7 +49,7 @@ def test_nothing_hidden_is_as_in_transformers(oracle: ViTMAEForPreTraining, tmp_
 def test_without_noise_patches_keep_their_order(tmp_path: Path) -> None:
     """So that features of patch 5 are token 6, behind the class token; transformers shuffles them all the same."""
     torch.manual_seed(0)
-    model = af.build("mae-tiny", mask_ratio=0.0)
+    model = af.build("mae-tiny", mask_ratio=0.0).eval()
     with torch.no_grad():
         one, two = (model(PIXELS, output_hidden_states=True) for _ in range(2))
         order = torch.arange(16.0).expand(2, -1)
@@ -60,7 +60,7 @@ def test_without_noise_patches_keep_their_order(tmp_path: Path) -> None:
 
 
 def test_there_is_nothing_to_learn_from(tmp_path: Path) -> None:
-    model = af.build("mae-tiny", mask_ratio=0.0)
+    model = af.build("mae-tiny", mask_ratio=0.0).eval()
     model.save(tmp_path / "mae")
     with pytest.raises(af.Error, match=r"mask_ratio is 0"):
         af.task("reconstruct", tmp_path / "mae")
@@ -69,5 +69,5 @@ def test_there_is_nothing_to_learn_from(tmp_path: Path) -> None:
 
 
 def test_ratios_above_zero_still_hide() -> None:
-    out = af.build("mae-tiny", mask_ratio=0.5)(PIXELS)
+    out = af.build("mae-tiny", mask_ratio=0.5).eval()(PIXELS)
     assert out.mask.sum(dim=1).tolist() == [8, 8] and out.loss > 0

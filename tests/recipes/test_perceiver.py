@@ -27,7 +27,7 @@ def test_waves_by_hand() -> None:
 
 
 def test_pixels_stand_beside_their_waves() -> None:
-    model = af.build("perceiver-cifar", n_layers=1)
+    model = af.build("perceiver-cifar", n_layers=1).eval()
     inputs: Any = model.stages["inputs"].inputs
     assert isinstance(inputs, RawPixelInput) and inputs.width == 133
     pictures = torch.randn(2, 3, 4, 6)

@@ -48,7 +48,7 @@ def nested(config: Settings) -> Iterator[Settings]:
 def outcome(name: str, field: str, value: Any) -> str | None:
     """None if the model is refused or answers with finite numbers; otherwise what happened."""
     try:
-        model = af.build(name, **{field: value})
+        model = af.build(name, **{field: value}).eval()
         with torch.no_grad():
             out = flat(model(**training_batch(name)))
     except af.Error:

@@ -121,7 +121,7 @@ def test_memory_is_bounded() -> None:
 
 
 def test_layers_have_maps_of_their_own_and_biases_in_common() -> None:
-    model = af.build("transformer-xl-tiny")
+    model = af.build("transformer-xl-tiny").eval()
     first, second = model.stages["decoder"].stack.block_positions
     assert first.content is second.content and first.place is second.place
     assert first.weight is not second.weight

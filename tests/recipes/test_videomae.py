@@ -16,7 +16,7 @@ from tests.checkpoints.oracles import make_case, make_oracle, save_oracle
 def test_tubes_go_through_all_frames() -> None:
     """What nobody gives is drawn: the same cells in every frame, nine of ten, others in each clip."""
     torch.manual_seed(0)
-    model = af.build("videomae-tiny", head="pixels", image_size=(80, 80))
+    model = af.build("videomae-tiny", head="pixels", image_size=(80, 80)).eval()
     seen = []
     model.heads["pixels"].register_forward_pre_hook(lambda head, args: seen.append(args[0].extras["hidden"]))
     out = model(pixel_values=torch.randn(2, 4, 3, 80, 80))
@@ -42,7 +42,7 @@ def test_a_perfect_prediction_is_the_clip(normalize: bool) -> None:
 
 
 def test_masks_that_do_not_fit() -> None:
-    model = af.build("videomae-tiny", head="pixels")
+    model = af.build("videomae-tiny", head="pixels").eval()
     pixels = torch.randn(2, 4, 3, 32, 32)
     uneven = torch.zeros(2, 32, dtype=torch.bool)
     uneven[0, :4], uneven[1, :5] = True, True

@@ -21,7 +21,7 @@ PLACES = ("learned", "learned-2d", "sine", "sine-2d", "none")
 def build(name: str = "vit-tiny", **changes: Any) -> af.Model:
     """With weights that are large enough to matter."""
     torch.manual_seed(0)
-    model = af.build(name, **changes).double()
+    model = af.build(name, **changes).eval().double()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.requires_grad:

@@ -39,7 +39,7 @@ def test_what_is_no_folder_has_no_outline(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["gpt2-tiny", "bert-tiny", "transformer-tiny", "vit-tiny", "resnet-tiny"])
 def test_weights_stay_and_dropouts_change(name: str) -> None:
     """To the bit, tied ones tied, running means with them."""
-    model = af.build(name)
+    model = af.build(name).eval()
     model.origin.settings["task"] = {"name": "kept"}
     drops = [key for key in model.config.field_names() if any(part in key for part in DROPS)]
     changed = with_settings(model, model.config.replace(**dict.fromkeys(drops, 0.25)))
@@ -52,7 +52,10 @@ def test_weights_stay_and_dropouts_change(name: str) -> None:
 
 def test_a_dropout_drops() -> None:
     """In training, and not when the model runs."""
-    model, ids = af.build("gpt2-tiny", dropout=0.0, attention_dropout=0.0, embedding_dropout=0.0), torch.arange(8)[None]
+    model, ids = (
+        af.build("gpt2-tiny", dropout=0.0, attention_dropout=0.0, embedding_dropout=0.0).eval(),
+        torch.arange(8)[None],
+    )
     changed = with_settings(model, model.config.replace(dropout=0.5))
     assert torch.equal(changed(input_ids=ids).logits, model(input_ids=ids).logits)
     runs = [one.train()(input_ids=ids).logits for one in (model, changed)]
@@ -60,7 +63,7 @@ def test_a_dropout_drops() -> None:
 
 
 def test_settings_as_they_are_change_nothing() -> None:
-    model = af.build("gpt2-tiny")
+    model = af.build("gpt2-tiny").eval()
     assert with_settings(model, None) is model and with_settings(model, model.config.replace()) is model
 
 
@@ -78,7 +81,7 @@ def test_settings_as_they_are_change_nothing() -> None:
     ],
 )
 def test_what_needs_other_weights_is_refused(recipe: str, changes: dict[str, Any], says: str) -> None:
-    model = af.build(recipe)
+    model = af.build(recipe).eval()
     if "tied" in changes:  # the same names in a state_dict, and one tensor more
         changes = {"tied": not model.config.to_json()["tied"]}
     for one in (model, registry.build_meta(registry.family(model.family), model.config)):
@@ -88,7 +91,7 @@ def test_what_needs_other_weights_is_refused(recipe: str, changes: dict[str, Any
 
 def test_an_autoencoder_is_taken_further_as_its_encoder(tmp_path: Path) -> None:
     """What can be set is what the encoder has, found without the weights; which it then keeps."""
-    model = af.build("mae-tiny")
+    model = af.build("mae-tiny").eval()
     model.save(tmp_path)
 
     def classifies(config: Any) -> bool:

@@ -27,7 +27,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("distill")
     (home / "x.npz").write_bytes(pictures.npz(24))
     torch.manual_seed(0)
-    teacher = af.build("resnet-tiny", n_labels=3)
+    teacher = af.build("resnet-tiny", n_labels=3).eval()
     with torch.no_grad():
         teacher.heads["classify"].classes.weight.mul_(50)  # type: ignore[union-attr, operator]
     teacher.origin.settings["task"] = {"name": "classify-image", "labels": ["blue", "red", "green"]}

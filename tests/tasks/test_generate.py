@@ -22,7 +22,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("model")
     tokenizer = af.Tokenizer.train(iter(TEXTS * 5), kind="byte")
     torch.manual_seed(0)
-    model = af.build("llama-tiny", vocab_size=len(tokenizer), end=None)
+    model = af.build("llama-tiny", vocab_size=len(tokenizer), end=None).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(4.0 if parameter.dim() > 1 else 1.0)
@@ -257,7 +257,7 @@ def test_an_answer_fits_the_model_where_nobody_says_how_long() -> None:
     """A model of 32 places says at most as many tokens as it has places for; asking for more is a mistake."""
     tokenizer = af.Tokenizer.train(iter(["the cat sat on the mat"] * 5), kind="byte")
     torch.manual_seed(0)
-    write = TextGenerator(af.build("gpt2-tiny", vocab_size=len(tokenizer), max_length=32), tokenizer)
+    write = TextGenerator(af.build("gpt2-tiny", vocab_size=len(tokenizer), max_length=32).eval(), tokenizer)
     answer = write("the cat", eos_token_id=None)
     assert len(answer.ids) == 33 - len(tokenizer.encode("the cat"))
     assert "".join(write.stream("the cat", eos_token_id=None)) == answer.text

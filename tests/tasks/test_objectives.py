@@ -194,7 +194,7 @@ def test_teacher_forcing() -> None:
 def test_causal() -> None:
     """The loss of a decoder under these labels is that of each real token after the one before it."""
     ids, mask = torch.tensor([[5, 6, 7, 8]]), torch.tensor([[1, 1, 1, 0]])
-    model = af.build("gpt2-tiny")
+    model = af.build("gpt2-tiny").eval()
     out = model(**objectives.causal(ids, mask))
     expected = F.cross_entropy(model(ids[:, :2]).logits[0], ids[0, 1:3])
     torch.testing.assert_close(out.loss, expected)

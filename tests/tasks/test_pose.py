@@ -237,7 +237,7 @@ def test_a_joint_outside_does_not_count(squares: Path) -> None:
 def test_what_fits(squares: Path, tmp_path: Path) -> None:
     with pytest.raises(af.ConfigError, match=r'"vit-tiny" .*keypoint-detr-'):
         begin(squares, "vit-tiny")
-    model = af.build("keypoint-detr-tiny")
+    model = af.build("keypoint-detr-tiny").eval()
     model.save(tmp_path / "own")
     with pytest.raises(af.InputError, match="boxes"):
         af.task("pose", tmp_path / "own")(np.zeros((32, 32, 3), dtype=np.uint8), boxes=[[0, 0, 1, 1]])

@@ -60,7 +60,7 @@ def test_the_picture_shows_what_was_hidden(folder: Path) -> None:
 def test_pixels_normalized_by_patch_come_back() -> None:
     """Where the model says exactly the target, the image is the image."""
     for normalize in (False, True):
-        model = af.build("mae-tiny", norm_pix_loss=normalize)
+        model = af.build("mae-tiny", norm_pix_loss=normalize).eval()
         head: Any = model.heads["pixels"]
         pixels = torch.randn(2, 3, 32, 32)
         made = head.reconstruct(head.target(pixels), pixels, torch.ones(2, 16))
@@ -75,7 +75,7 @@ def test_its_encoder_goes_on_as_a_classifier(folder: Path) -> None:
     mae = af.load(folder / "mae")
     model = unwrap_pretrained(mae)
     assert model.family == "vit"
-    whole = af.build("mae-tiny", mask_ratio=0.01)  # a hundredth of 16 patches: the last one in order is hidden
+    whole = af.build("mae-tiny", mask_ratio=0.01).eval()  # a hundredth of 16 patches: the last one in order is hidden
     whole.load_state_dict(mae.state_dict())
     noise = torch.arange(16.0).expand(2, -1)
     pixels = torch.randn(2, 3, 32, 32)

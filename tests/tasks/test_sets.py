@@ -48,7 +48,7 @@ def packed(path: Path, n: int = 24) -> Path:
 def build(recipe: str) -> af.Model:
     torch.manual_seed(0)
     changes = {"d_item": 2} if recipe == "perceiver-set" else {}
-    return af.build(recipe, **changes).double()
+    return af.build(recipe, **changes).eval().double()
 
 
 @pytest.mark.parametrize("recipe", SETS)
@@ -128,7 +128,7 @@ def test_tables_learned_by_heart(tmp_path: Path) -> None:
 def test_what_is_missing_is_not_looked_at() -> None:
     """A row with a gap is as a row of a table without that column: its weights are nowhere."""
     torch.manual_seed(0)
-    model = af.build("ft-transformer-tiny").double()
+    model = af.build("ft-transformer-tiny").eval().double()
     numbers = torch.tensor([[0.3, float("nan"), -1.0]], dtype=torch.float64)
     categories = torch.tensor([[2, -1]])
     with torch.no_grad(), af.look(model, "*.self.weights") as seen:

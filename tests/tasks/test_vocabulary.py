@@ -29,7 +29,7 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
 
 def make(recipe: str, folder: Path, **settings: Any) -> af.Tokenizer:
     tokenizer = af.Tokenizer.train(iter(TEXTS), kind="word", vocab_size=100, bert=True, progress=False)
-    model = af.build(recipe, **settings)
+    model = af.build(recipe, **settings).eval()
     model.save(folder)
     tokenizer.save(folder)
     return tokenizer

@@ -199,7 +199,7 @@ def test_all_damaged(tmp_path: Path) -> None:
 def test_a_checkpoint_of_another_model(tmp_path: Path) -> None:
     cut_off(tmp_path, 13)
     toy = Toy()
-    toy.model = af.build("gpt2-tiny")
+    toy.model = af.build("gpt2-tiny").eval()
     with pytest.raises(af.FolderError, match=r"step-0{5}\d+ .*model"):
         train(toy, settings(), folder=tmp_path, resume=True)
 

@@ -49,7 +49,7 @@ def test_matrices_move_as_by_pytorchs() -> None:
 
 
 def test_only_matrices_inside_blocks_are_turned() -> None:
-    model = af.build("vit-tiny")
+    model = af.build("vit-tiny").eval()
     optimizer = make_optimizer(model, TrainSettings(optimizer="muon", weight_decay=0.1))
     turned = {id(p) for group in optimizer.param_groups if group[TURNED] for p in group["params"]}
     every = [id(p) for group in optimizer.param_groups for p in group["params"]]

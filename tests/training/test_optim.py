@@ -15,7 +15,7 @@ SMALL = {"n_layers": 3, "d_model": 32, "n_heads": 2, "d_hidden": 64, "vocab_size
 
 
 def make_model() -> af.Model:
-    return af.build("transformer-tiny", **SMALL)
+    return af.build("transformer-tiny", **SMALL).eval()
 
 
 def test_the_rate_is_the_papers() -> None:

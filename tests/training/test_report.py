@@ -196,7 +196,7 @@ def test_what_counts_as_a_token() -> None:
 
 def test_operations_are_six_for_each_weight_that_multiplies() -> None:
     """GPT-2: its 124,439,808 parameters less positions, biases and norms, the tied table once."""
-    model = af.build("gpt2-tiny")  # 2 layers of width 64, 256 words
+    model = af.build("gpt2-tiny").eval()  # 2 layers of width 64, 256 words
     assert flops_per_token(model) == 6 * (2 * 12 * 64**2 + 256 * 64)
 
 

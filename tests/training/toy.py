@@ -33,7 +33,7 @@ class Toy:
         torch.manual_seed(seed)
         overrides = {"n_layers": 2, "d_model": 16, "n_heads": 2, "vocab_size": WORDS, "max_length": LENGTH}
         drops = dict.fromkeys(("dropout", "embedding_dropout", "attention_dropout"), dropout)
-        self.model = af.build("gpt2-tiny", **overrides, **drops)
+        self.model = af.build("gpt2-tiny", **overrides, **drops).eval()
         if dtype is not None:
             self.model.to(dtype)
         self.rows = [[(start * 5 + i) % WORDS for i in range(LENGTH - start % 3)] for start in range(rows)]
@@ -82,7 +82,7 @@ class PictureToy(Toy):
     def __init__(self, rows: int = 20, batch_size: int = 5, seed: int = 0) -> None:
         super().__init__(rows, batch_size, seed)
         torch.manual_seed(seed)
-        self.model = af.build("resnet-tiny", n_labels=2)
+        self.model = af.build("resnet-tiny", n_labels=2).eval()
         noise = torch.randn(rows, 3, 16, 16, generator=torch.Generator().manual_seed(seed))
         self.labels = torch.arange(rows) % 2
         self.pictures = noise + 0.5 * self.labels.view(-1, 1, 1, 1)
@@ -106,7 +106,7 @@ class ReadingToy(Toy):
         super().__init__(rows=1, seed=seed)
         torch.manual_seed(seed)
         small = {"n_layers": 2, "d_model": 16, "n_heads": 2, "d_head": 8, "d_hidden": 16, "vocab_size": WORDS}
-        self.model = af.build("transformer-xl-tiny", **small, mem_len=8, dropout=dropout).to(dtype)
+        self.model = af.build("transformer-xl-tiny", **small, mem_len=8, dropout=dropout).eval().to(dtype)
         self.text = torch.randint(0, WORDS, (self.BACK,)).repeat(40)  # again and again
         self.plan = MemoryStreams(len(self.text) - 1, self.WINDOW, BatchConfig(rows=5), seed)
         self.streams = self.plan.rows

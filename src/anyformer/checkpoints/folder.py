@@ -33,7 +33,7 @@ from anyformer.checkpoints.low_precision import dequantize, scales_of
 from anyformer.checkpoints.torch_file import is_torch_file
 from anyformer.core import rewrites
 from anyformer.core.linear import is_quantized
-from anyformer.device import choose_device
+from anyformer.device import choose_device, read_dtype
 from anyformer.errors import ConfigError, FolderError, WeightsError, nearest
 from anyformer.jsonfile import read_object
 from anyformer.model import Model
@@ -64,15 +64,16 @@ WORDS = re.compile(r"tokenizer|vocab|merges|special_tokens|added_tokens")  # the
 
 def load(
     folder: str | PathLike[str],
-    device: str | torch.device = "cpu",
+    device: str | torch.device = "auto",
     dtype: torch.dtype | str | None = None,
     weights: str | None = None,
     ignore: Collection[str] = (),
     optimize: bool = True,
 ) -> Model:
-    """A model from an anyformer folder, a Hugging Face one, a .gguf or a .pt file, or one that ships, by name; on
-    `device` ("auto": cuda, mps or cpu, the first that there is), as it was saved or as `dtype` ("bfloat16").
-    weights="int8" rounds its matrices to 8 bits, which a CPU runs faster.
+    """A model in eval mode, from an anyformer folder, a Hugging Face one, a .gguf or a .pt file, or one that ships.
+
+    It has the type that it was saved in, or `dtype` ("bfloat16"). device="auto": cuda, mps or cpu, the first that there
+    is. weights="int8" rounds the matrices to 8 bits, which a CPU runs faster.
 
     A Hugging Face config with fields that anyformer does not know is an error; `ignore` names those that make no
     difference to the numbers you want.
@@ -158,18 +159,6 @@ def _config(path: Path) -> dict[str, Any]:
     if not (path / "config.json").exists():
         raise FolderError(f"{path} has no config.json, so it is no model folder.")
     return read_object(path / "config.json")
-
-
-def read_dtype(name: str | torch.dtype) -> torch.dtype:
-    kinds = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-    known = {str(kind).removeprefix("torch."): kind for kind in kinds}
-    if isinstance(name, torch.dtype) and name in kinds:
-        return name
-    if not isinstance(name, str) or name not in known:
-        raise ConfigError(
-            f'There is no dtype "{name}" for a model.{nearest(str(name), known)} There are: {", ".join(known)}.'
-        )
-    return known[name]
 
 
 def save(model: Model, folder: str | PathLike[str], format: str = "anyformer") -> None:

@@ -178,7 +178,7 @@ def convert(
     """
     from anyformer.checkpoints.folder import load
 
-    load(source).save(target, format=to.value)
+    load(source, device="cpu").save(target, format=to.value)
     print(f"Wrote {source} to {target} in the format {to.value}.")
 
 

@@ -90,7 +90,7 @@ class LoadedModel:
     @classmethod
     def load(cls, path: Path) -> LoadedModel:
         """Load a model folder or .gguf file in float32."""
-        model = load(path, dtype="float32").eval()
+        model = load(path, device="cpu", dtype="float32")
         model.requires_grad_(False)
         optimize_for_decoding(model)
         try:

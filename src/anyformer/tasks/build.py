@@ -109,7 +109,7 @@ def load_for(
 ) -> tuple[Model, Tokenizer]:
     """A folder's model, if it can do the work, in the precision that training wants, and its tokenizer; or, with the
     path of another as `words`, that one, and the model with its words: those that both know keep their vectors."""
-    model = finetune_model(load(folder, dtype=torch.float32), fits)
+    model = finetune_model(load(folder, device="cpu", dtype=torch.float32), fits)
     if not fits(model.config):
         raise FolderError(f"{folder} holds a {model.family} model; this task needs {wanted}.")
     model = with_settings(model, chosen)

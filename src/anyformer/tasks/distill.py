@@ -45,7 +45,7 @@ class Teacher:
     def __init__(self, options: DistillOptions, processor: ImageProcessor, labels: Sequence[str]) -> None:
         self.options = options
         self.weight = options.distill_weight if options.distill_weight is not None else WEIGHTS[options.distill]
-        self.model = load(options.teacher).requires_grad_(False)
+        self.model = load(options.teacher, device="cpu").requires_grad_(False)
         self.order = torch.tensor(known_order(self.model, labels, options.teacher))
         content = self.model.origin.files.get(FILE)
         own = processor if content is None else ImageProcessor.read(content, f"{options.teacher}/{FILE}")

@@ -141,7 +141,7 @@ def test_rollout_by_hand() -> None:
 
 @pytest.mark.parametrize("recipe", ["vit-tiny", "deit-tiny", "hybrid-tiny"])
 def test_maps_have_the_shape_of_the_patches(recipe: str) -> None:
-    model = af.build(recipe)
+    model = af.build(recipe).eval()
     found = class_attention(model, {"pixel_values": torch.randn(2, 3, 32, 32)}, (32, 32))
     assert found is not None
     last, rolled = found
@@ -150,4 +150,6 @@ def test_maps_have_the_shape_of_the_patches(recipe: str) -> None:
 
 
 def test_a_model_without_attention_has_no_map() -> None:
-    assert class_attention(af.build("resnet-tiny"), {"pixel_values": torch.randn(1, 3, 32, 32)}, (32, 32)) is None
+    assert (
+        class_attention(af.build("resnet-tiny").eval(), {"pixel_values": torch.randn(1, 3, 32, 32)}, (32, 32)) is None
+    )

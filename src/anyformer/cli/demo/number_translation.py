@@ -198,7 +198,7 @@ def make_model(settings: DemoSettings, vocab_size: int) -> Model:
         vocab_size=vocab_size,
         max_length=MAX_LENGTH,
         dropout=settings.dropout,
-    )
+    ).eval()
     model.origin.generation = {
         "eos_token_id": END,
         "pad_token_id": PADDING,

@@ -40,7 +40,7 @@ ARGUMENTS = {
     "start_positions": "the first token of each answer [batch]",
     "end_positions": "the last token of each answer [batch]",
     "return_loss": "whether to return the contrastive loss of the batch",
-    "num_items_in_batch": "what the sum of the losses is divided by (gradient accumulation); None: the labels that count",
+    "num_items_in_batch": "what the sum of the losses is divided by; None: the number of labels",
     "noise": "random numbers that decide what is masked or sampled",
     "gaps": "which tokens are replaced [batch, tokens]",
     "places": "points of earlier keypoints, for decoding them one by one",

@@ -26,7 +26,7 @@ TIERS = [
     ("layers",),
     ("forward_context",),
     ("inputs", "heads", "tokenizers", "generation"),
-    ("model",),
+    ("forward_arguments", "stage", "model"),
     ("registry",),
     ("recipes",),
     ("checkpoints",),
@@ -34,7 +34,15 @@ TIERS = [
     ("tasks",),
     ("training",),
     ("fast",),  # found by the others through core/rewrites.py alone
-    ("cli", "serve", "explorer", "plot", "__main__", ""),  # "" is anyformer/__init__.py, the public names
+    (
+        "cli",
+        "serve",
+        "explorer",
+        "integrations",
+        "plot",
+        "__main__",
+        "",
+    ),  # "" is anyformer/__init__.py, the public names
 ]
 RANK = {room: rank for rank, tier in enumerate(TIERS) for room in tier}
 

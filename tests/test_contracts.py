@@ -10,6 +10,7 @@ from torch import Tensor
 
 import anyformer as af
 from anyformer.core.tokens import Tokens
+from anyformer.generation.cache_marks import clone, rewind, set_mark
 from tests.batches import BATCHES, SIZES, Batch, build, cast, ids, pair, text
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5}
@@ -401,12 +402,12 @@ def test_a_rewound_state_goes_on_from_its_mark(name: str, rows: list[int]) -> No
     """Tokens that were tried and taken back leave no trace, also when rows changed places in between."""
     model, batch = build(name), text("left")
     state = model(**batch, use_cache=True).past_key_values
-    twin = state.clone()
-    mark = state.mark()
+    twin = clone(state)
+    mark = set_mark(state)
     model(input_ids=torch.full((3, 4), 200), past_key_values=state)
     state.reorder(torch.tensor(rows))
     twin.reorder(torch.tensor(rows))
-    state.rewind(mark)
+    rewind(state, mark)
     words = torch.tensor([[9, 12], [10, 13], [11, 14]])
     ours = model(input_ids=words, past_key_values=state).logits
     assert torch.equal(ours, model(input_ids=words, past_key_values=twin).logits)

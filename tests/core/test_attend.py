@@ -17,8 +17,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from anyformer.core.attend import (
     KERNELS,
     AttentionCall,
-    _backends_without_cudnn,
-    _open_empty_rows,
     attend,
     attention_weights,
     choose_kernel,
@@ -27,6 +25,7 @@ from anyformer.core.masks import NO_MASK, Causal, Dense, Local2D, Mask, PackedMa
 from anyformer.core.packing import Packing
 from anyformer.core.score import AdditiveScore, DotScore, GeneralScore
 from anyformer.fast import attention as fast_attention
+from anyformer.fast.attention import _backends_without_cudnn, _open_empty_rows
 from tests.core.mask_cases import BATCH, MASKS, PACKED, PackedCase
 
 HEADS, GROUPS, D_QK, D_VALUE = 4, 2, 3, 5  # grouped heads, and values of another width, throughout
@@ -38,7 +37,7 @@ SHAPES = {
     "cross": (4, 9, 0),
     "few keys": (9, 4, 0),
 }
-CUDA_ONLY = {"varlen", "single"}  # kernels for no other device; the second has its own tests (test_triton_decode.py)
+CUDA_ONLY = {"varlen", "single", "sdpa on a GPU"}  # kernels for no other device ("single": test_triton_decode.py)
 
 
 @pytest.fixture(autouse=True)

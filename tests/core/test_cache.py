@@ -8,6 +8,7 @@ from torch import Tensor
 
 from anyformer.core.cache import GROW_BY, Cache, SelfAttentionCache
 from anyformer.core.tokens import Tokens
+from anyformer.generation.cache_marks import clone, rewind, set_mark, truncate
 
 
 def _normal(*shape: int, seed: int = 0) -> Tensor:
@@ -96,13 +97,13 @@ def test_repeated_rows_go_their_own_ways() -> None:
 def test_rewind_forgets_what_came_after_the_mark(grad: bool) -> None:
     """After a rewind the state goes on as if the rejected tokens had never come (speculative decoding)."""
     state, key, _ = _filled()
-    mark = state.mark()
+    mark = set_mark(state)
     fixed = state.cross_attention("cross").key
     wrong = _normal(3, 2, 4, 4, seed=5)
     state.self_attention("self").append(wrong.requires_grad_(grad), _normal(3, 2, 4, 6, seed=5).requires_grad_(grad))
     state.advance(torch.zeros(3, 4, dtype=torch.bool), 3, 4, key.device)
     assert state.length == 9
-    state.rewind(mark)
+    rewind(state, mark)
     assert state.length == 5
     assert state.real.shape == (3, 5)
     new = _normal(3, 2, 1, 4, seed=6).requires_grad_(grad)
@@ -114,7 +115,7 @@ def test_rewind_forgets_what_came_after_the_mark(grad: bool) -> None:
 def test_a_fork_is_independent() -> None:
     """A copy and its original go their own ways: neither sees what the other appends, selects or encodes."""
     state, key, value = _filled()
-    other = state.clone()
+    other = clone(state)
     mine, theirs = _normal(3, 2, 1, 4, seed=1), _normal(3, 2, 1, 4, seed=2)
     a, _ = state.self_attention("self").append(mine, value[:, :, :1])
     b, _ = other.self_attention("self").append(theirs, value[:, :, :1])
@@ -133,7 +134,7 @@ def test_a_fork_is_independent() -> None:
 def test_a_fork_of_an_empty_state_learns_nothing_from_its_twin() -> None:
     """What one encodes after the fork is not taken for the other's encoder output."""
     state = Cache()
-    other = state.clone()
+    other = clone(state)
     other.encoder_tokens["encoder"] = Tokens(_normal(1, 2, 3))
     other.self_attention("self").append(_normal(1, 1, 1, 2), _normal(1, 1, 1, 2))
     assert not state.encoder_tokens
@@ -162,32 +163,32 @@ def _recurrent() -> Cache:
 def test_a_recurrence_comes_back_to_its_mark() -> None:
     """It cannot be cut back, so the mark has a copy, which follows the rows when they change places."""
     state = _recurrent()
-    hidden, mark = state.recurrent("cell")["hidden"], state.mark()
+    hidden, mark = state.recurrent("cell")["hidden"], set_mark(state)
     rows = torch.tensor([2, 2, 0])
     for seed in (5, 6):  # a mark serves more than once
         state.recurrent("cell")["hidden"] = _normal(3, 2, 4, seed=seed)
         state.recurrent("late")["window"] = _normal(3, 1, 4)
         state.advance(None, 3, 1, torch.device("cpu"))
-        state.rewind(mark)
+        rewind(state, mark)
         assert torch.equal(state.recurrent("cell")["hidden"], hidden)
         assert not state.recurrent("late") and state.length == 1
     state.recurrent("cell")["hidden"] = _normal(3, 2, 4, seed=7)
     state.reorder(rows)
-    state.rewind(mark)
+    rewind(state, mark)
     assert torch.equal(state.recurrent("cell")["hidden"], hidden[rows])
 
 
 def test_a_mark_that_nobody_keeps_costs_nothing() -> None:
     state = _recurrent()
     for _ in range(5):
-        state.mark()
+        set_mark(state)
     assert len(state.marks) == 0
 
 
 def test_recurrent_memories_are_detached_and_forked() -> None:
     state = _recurrent()
     state.recurrent("cell")["hidden"] = (_normal(3, 2, 4).requires_grad_() * 2).clone()
-    other = state.clone()
+    other = clone(state)
     state.detach()
     assert not state.recurrent("cell")["hidden"].requires_grad and other.recurrent("cell")["hidden"].requires_grad
     other.recurrent("cell")["hidden"] = _normal(3, 2, 4, seed=9)
@@ -244,21 +245,21 @@ def test_a_window_keeps_what_padding_pushed_away_and_what_a_mark_needs() -> None
     _step(state, span, mask, 400, 0)
     seen = _step(state, span, None, 1, 400)
     assert seen[0] == 50  # the 50 last real ones of row 1 before slot 400 begin at slot 50
-    marked = state.mark()
+    marked = set_mark(state)
     for at in range(401, 600):
         seen = _step(state, span, None, 1, at)
     assert seen[0] <= 401 - span
-    state.rewind(marked)
+    rewind(state, marked)
     assert _step(state, span, None, 1, 401).tolist()[-span:] == list(range(352, 402))
 
 
 def test_shorten_cuts_keys_and_refuses_a_recurrence() -> None:
     """What is appended afterwards stands right behind what was kept."""
     state, key, _ = _filled(length=5)
-    assert state.truncate(3) and state.length == 3
+    assert truncate(state, 3) and state.length == 3
     assert state.real is not None and state.real.shape == (3, 3)
     new = _normal(3, 2, 1, 4, seed=9)
     keys, _ = state.self_attention("self").append(new, _normal(3, 2, 1, 6, seed=10))
     assert torch.equal(keys, torch.cat([key[:, :, :3], new], dim=2))
     state.recurrent("cell")["hidden"] = _normal(3, 1, 4)
-    assert not state.truncate(2) and state.length == 3
+    assert not truncate(state, 2) and state.length == 3

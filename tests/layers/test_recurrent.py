@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 import anyformer as af
+from anyformer.generation.cache_marks import rewind, set_mark
 from tests.batches import build, ids, padded, pair
 
 
@@ -183,10 +184,10 @@ def test_beams_follow_their_rows(name: str) -> None:
     target = torch.stack(ids(3, (4, 4, 4)))
     rows = torch.tensor([2, 0, 0])
     state = model(input_ids=source, attention_mask=mask, decoder_input_ids=target, use_cache=True).past_key_values
-    mark = state.mark()
+    mark = set_mark(state)
     model(decoder_input_ids=target[:, :2], past_key_values=state)
     state.reorder(rows)
-    state.rewind(mark)
+    rewind(state, mark)
     step = model(decoder_input_ids=target[:, :1], past_key_values=state).logits[:, 0]
     grown = torch.cat([target[rows], target[:, :1]], dim=1)
     whole = model(input_ids=source[rows], attention_mask=mask[rows], decoder_input_ids=grown).logits[:, -1]

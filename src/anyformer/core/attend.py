@@ -11,20 +11,14 @@ faster kernel adds a chooser: given a call, it returns the kernel to take, or No
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from anyformer.core.masks import NO_MASK, Causal, Mask, PackedMask, Padding
-from anyformer.core.packing import Packing
-
-TILE = 128  # queries or keys that cuDNN handles at a time
-NOT_CUDNN = (SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH)
 
 
 @dataclass(frozen=True)
@@ -40,18 +34,6 @@ class AttentionCall:
     dropout: float = 0.0
     offset: int = 0
     score: nn.Module | None = None
-
-    @property
-    def packed(self) -> PackedMask | None:
-        return next((part for part in self.mask.parts if isinstance(part, PackedMask)), None)
-
-    @property
-    def mask_without_packing(self) -> Mask:
-        """The mask without its packing."""
-        result: Mask = NO_MASK
-        for part in self.mask.parts:
-            result = result if isinstance(part, PackedMask) else result & part
-        return result
 
     def allowed(self) -> Tensor:
         return self.mask.dense(self.query.shape[2], self.key.shape[2], self.offset, self.query.device)
@@ -80,18 +62,24 @@ def attend(
     offset: int = 0,
     score: nn.Module | None = None,
     kernel: str | None = None,
+    weights: Tensor | None = None,
 ) -> Tensor:
-    """softmax(QKᵀ · scale + bias, where allowed) V.  `score` replaces the scaled dot product (see score.py)."""
+    """softmax(QKᵀ · scale + bias, where allowed) V.  `score` replaces the scaled dot product (see score.py).
+
+    `weights`, of `attention_weights` with the same arguments, are those that somebody watches: gradients pass through
+    them, and the result is the same as without.
+    """
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     beams = max(query.shape[0] // max(key.shape[0], 1), 1)
     call = AttentionCall(merge_beams(query, beams), key, value, mask, scale, bias, dropout, offset, score)
     chosen = choose_kernel(call) if kernel is None else KERNELS[kernel]
-    if chosen.run is not sdpa:
-        return split_beams(chosen.run(call), beams)
-    arguments, reads = sdpa_arguments(call)
-    with backends(call):
-        out = F.scaled_dot_product_attention(**arguments)
-    return split_beams(out if reads is None else out.masked_fill(~reads, 0.0), beams)
+    if weights is not None and weights.requires_grad:
+        out = _through(merge_beams(weights, beams), call, chosen)
+    elif chosen.run is sdpa:  # here and not in `sdpa`, so that a debugger has one step less to PyTorch
+        out = F.scaled_dot_product_attention(**sdpa_arguments(call))
+    else:
+        out = chosen.run(call)
+    return split_beams(out, beams)
 
 
 def choose_kernel(call: AttentionCall) -> Kernel:
@@ -101,7 +89,7 @@ def choose_kernel(call: AttentionCall) -> Kernel:
         kernel = choose(call)
         if kernel is not None:
             return kernel
-    return KERNELS["reference" if call.score is not None or call.packed is not None else "sdpa"]
+    return KERNELS["sdpa" if can_sdpa(call) else "reference"]
 
 
 def attention_weights(
@@ -118,29 +106,20 @@ def attention_weights(
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     beams = max(query.shape[0] // max(key.shape[0], 1), 1)
     call = AttentionCall(merge_beams(query, beams), key, key, mask, scale, bias, 0.0, offset, score)
-    packed = call.packed
-    if packed is not None:
-        return _unpack_weights(_weights(repadded(call, packed)), packed)
-    return split_beams(_weights(call), beams)
+    packed = mask.packed
+    if packed is None:
+        return split_beams(_weights(call), beams)
+    return _unpack_weights(_weights(repadded(call, packed)), packed)
 
 
 def merge_beams(query: Tensor, beams: int) -> Tensor:
-    """[B·beams, H, Q, d] -> [B·beams / beams, H, beams·Q, d]: the keys that all beams share see them as more
-    queries."""
+    """[B·beams, H, Q, d] -> [B, H, beams·Q, d]: the keys that all beams share see them as more queries."""
     return query if beams == 1 else query.unflatten(0, (-1, beams)).transpose(1, 2).flatten(2, 3)
 
 
 def split_beams(x: Tensor, beams: int) -> Tensor:
     """[B, H, beams·Q, d] -> [B·beams, H, Q, d]"""
     return x if beams == 1 else x.unflatten(2, (beams, -1)).transpose(1, 2).flatten(0, 1)
-
-
-def _unpack_weights(weights: Tensor, packed: PackedMask) -> Tensor:
-    """Weights of right-padded rows [B, H, q, k], moved to the positions before packing [B, H, Q, K]."""
-    query, key = packed.query, packed.key
-    spread = query.unpack(query.right_padded.pack(weights.transpose(1, 2)))  # [B, Q, H, k]
-    spread = key.unpack(key.right_padded.pack(spread.permute(0, 3, 1, 2)))  # [B, K, Q, H]
-    return spread.permute(0, 3, 2, 1)
 
 
 def _weights(call: AttentionCall) -> Tensor:
@@ -167,22 +146,6 @@ def repeat_kv(x: Tensor, n_heads: int) -> Tensor:
     return x if x.shape[1] == n_heads else x.repeat_interleave(n_heads // x.shape[1], dim=1)
 
 
-def repadded(call: AttentionCall, packed: PackedMask) -> AttentionCall:
-    """The same call with the rows padded on the right, so that masks use positions within the row."""
-    queries, keys = packed.query.right_padded, packed.key.right_padded
-
-    def pad(x: Tensor, packing: Packing) -> Tensor:  # [1, H, N, d] -> [B, H, T, d]
-        return packing.unpack(x[0].transpose(0, 1)).transpose(1, 2)
-
-    return replace(
-        call,
-        query=pad(call.query, queries),
-        key=pad(call.key, keys),
-        value=pad(call.value, keys),
-        mask=Padding(keys.mask) & call.mask_without_packing,
-    )
-
-
 def reference(call: AttentionCall) -> Tensor:
     weights = F.dropout(_weights(call), call.dropout, training=call.dropout > 0)
     return weights @ repeat_kv(call.value, call.query.shape[1])
@@ -190,64 +153,60 @@ def reference(call: AttentionCall) -> Tensor:
 
 def sdpa(call: AttentionCall) -> Tensor:
     """PyTorch's fused attention."""
-    arguments, reads = sdpa_arguments(call)
-    with backends(call):
-        out = F.scaled_dot_product_attention(**arguments)
-    return out if reads is None else out.masked_fill(~reads, 0.0)
+    return F.scaled_dot_product_attention(**sdpa_arguments(call))
 
 
-def sdpa_arguments(call: AttentionCall) -> tuple[dict[str, Any], Tensor | None]:
-    """The arguments of PyTorch's fused attention, with a mask tensor if there is no flag for the mask; and which
-    queries may attend to anything, if the others must be zeroed."""
-    causal = False
-    allowed: Tensor | None = None
-    q_len, k_len = call.query.shape[2], call.key.shape[2]
-    if len(call.mask.parts) == 1 and isinstance(call.mask.parts[0], Causal) and call.bias is None:
-        causal = q_len == k_len and call.offset == 0
-        if not causal and call.offset + 1 < k_len:
-            allowed = call.allowed()
-    elif call.mask.parts:
-        allowed = call.allowed()
-    reads = None
-    if allowed is not None and call.query.is_cuda:
-        allowed, reads = _open_empty_rows(allowed)
+def can_sdpa(call: AttentionCall) -> bool:
+    """Whether PyTorch's fused attention gives the right numbers. On a GPU its kernels need care with masks and
+    gradients (fast/attention.py)."""
+    careful = call.query.is_cuda and (bool(call.mask.parts) or torch.is_grad_enabled())
+    return call.score is None and call.mask.packed is None and not careful
+
+
+def needs_mask(call: AttentionCall) -> bool:
+    """Whether PyTorch's fused attention needs the mask as a tensor: no flag says the same."""
+    parts, last_sees_all = call.mask.parts, call.offset + 1 >= call.key.shape[2]
+    causal = len(parts) == 1 and isinstance(parts[0], Causal) and call.bias is None
+    return bool(parts) and not (causal and (starts_together(call) or last_sees_all))
+
+
+def starts_together(call: AttentionCall) -> bool:
+    return call.offset == 0 and call.query.shape[2] == call.key.shape[2]
+
+
+def sdpa_arguments(call: AttentionCall) -> dict[str, Any]:
+    """The arguments of PyTorch's fused attention, with a mask tensor if there is no flag for the mask."""
+    allowed = call.allowed() if needs_mask(call) else None
+    causal = bool(call.mask.parts) and allowed is None and starts_together(call)
     if call.bias is not None:
         allowed = call.bias if allowed is None else call.bias.masked_fill(~allowed, float("-inf"))
         allowed = allowed.to(call.query.dtype)
-    grouped = call.query.shape[1] != call.key.shape[1]
     tensors = {"query": call.query, "key": call.key, "value": call.value, "attn_mask": allowed}
-    options = {"dropout_p": call.dropout, "is_causal": causal, "scale": call.scale, "enable_gqa": grouped}
-    return {**tensors, **options}, reads
+    grouped = call.query.shape[1] != call.key.shape[1]
+    return {**tensors, "dropout_p": call.dropout, "is_causal": causal, "scale": call.scale, "enable_gqa": grouped}
 
 
-def backends(call: AttentionCall) -> AbstractContextManager[None]:
-    """The implementations that PyTorch may choose from."""
-    return nullcontext() if _fills_tiles(call) else sdpa_kernel(_backends_without_cudnn())
+def repadded(call: AttentionCall, packed: PackedMask) -> AttentionCall:
+    """The same call with the rows padded on the right, so that masks use positions within the row."""
+    queries, keys = packed.query.right_padded, packed.key.right_padded
+    query, key, value = queries.unpack_heads(call.query), keys.unpack_heads(call.key), keys.unpack_heads(call.value)
+    return replace(call, query=query, key=key, value=value, mask=Padding(keys.mask) & call.mask.without_packing)
 
 
-def _fills_tiles(call: AttentionCall) -> bool:
-    """Whether cuDNN may be used. If lengths do not fill its tiles and scores are far below zero, its gradients may be
-    NaN (PyTorch 2.11 to 2.13). PyTorch's issue 196678 reports it for half a tile and a mask, but it also occurs without
-    a mask in a ViT with 64 patches, so every partial tile counts."""
-    if not (call.query.is_cuda and torch.is_grad_enabled()):
-        return True
-    return call.query.shape[2] % TILE == 0 and call.key.shape[2] % TILE == 0
+def _unpack_weights(weights: Tensor, packed: PackedMask) -> Tensor:
+    """Weights of right-padded rows [B, H, q, k], moved to the positions before packing [B, H, Q, K]."""
+    query, key = packed.query, packed.key
+    spread = query.unpack_heads(query.right_padded.pack_heads(weights)).transpose(2, 3)  # [B, H, k, Q]
+    return key.unpack_heads(key.right_padded.pack_heads(spread)).transpose(2, 3)
 
 
-def _backends_without_cudnn() -> list[SDPBackend]:
-    """The backends enabled in PyTorch, without cuDNN. The switches cannot be read while PyTorch compiles."""
-    if torch.compiler.is_compiling():
-        return list(NOT_CUDNN)
-    flags = torch.backends.cuda
-    may = (flags.flash_sdp_enabled(), flags.mem_efficient_sdp_enabled(), flags.math_sdp_enabled())
-    return [one for one, on in zip(NOT_CUDNN, may, strict=True) if on] or [SDPBackend.MATH]
-
-
-def _open_empty_rows(allowed: Tensor) -> tuple[Tensor, Tensor]:
-    """Let queries that see nothing see everything, and return which queries see anything. The CPU kernel gives zeros
-    for such queries; CUDA kernels may give NaN, so there the result and the gradient are discarded."""
-    sees = allowed.any(dim=-1, keepdim=True)
-    return allowed | ~sees, sees
+def _through(weights: Tensor, call: AttentionCall, kernel: Kernel) -> Tensor:
+    """The kernel's numbers, with gradients that pass through the weights of `attention_weights`."""
+    packed, n_heads = call.mask.packed, call.query.shape[1]
+    value = call.value if packed is None else packed.key.unpack_heads(call.value)
+    out = F.dropout(weights, call.dropout) @ repeat_kv(value, n_heads)
+    out = out if packed is None else packed.query.pack_heads(out)
+    return out if call.dropout else kernel.run(call).detach() + (out - out.detach())
 
 
 def _always(call: AttentionCall) -> bool:
@@ -255,7 +214,7 @@ def _always(call: AttentionCall) -> bool:
 
 
 KERNELS: dict[str, Kernel] = {
-    "sdpa": Kernel("sdpa", lambda call: call.packed is None and call.score is None, _always, sdpa),
+    "sdpa": Kernel("sdpa", can_sdpa, _always, sdpa),
     "reference": Kernel("reference", _always, _always, reference),
 }
 CHOOSERS: list[Callable[[AttentionCall], Kernel | None]] = []  # anyformer.fast adds one

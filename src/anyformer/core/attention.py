@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -115,10 +116,8 @@ class Attention(nn.Module):
         if not self.crosses and source is tokens and tokens.pos_embed is None:
             query, key, value = self.project_fused(self.qkv, tokens.x)
             return query, key, value
-        asking = tokens.x if tokens.pos_embed is None else tokens.x + tokens.pos_embed
-        keyed = asking if source is tokens else source.x
-        if source is not tokens and source.pos_embed is not None:
-            keyed = source.x + source.pos_embed
+        asking = with_positions(tokens)
+        keyed = asking if source is tokens else with_positions(source)
         if not self.crosses:
             query = self.role(self.qkv, "query", asking)
             return query, self.role(self.qkv, "key", keyed), self.role(self.qkv, "value", source.x)
@@ -153,7 +152,7 @@ class Attention(nn.Module):
     ) -> Tensor:
         """The concatenated results of all heads [B, T, H·v]: everything between the projections and the output
         layer."""
-        config = self.config
+        config, packing = self.config, tokens.packing if source is None else source.packing
         encoding = None if self.crosses else tokens.encoding
         query = split_heads(query, config.n_heads, tokens.packed)  # [B, H, Q, d]
         query = query if self.query_norm is None else self.query_norm(query)
@@ -163,15 +162,17 @@ class Attention(nn.Module):
             if encoding is not None:
                 query, key, value = encoding.rotate(query, key, value)
         key, value, offset = self._with_cached(query, key, value, source, cache)  # [B, G, K, d]
+        query = self.taps.record("query", query, tokens.packing, heads=True)
+        key = self.taps.record("key", key, packing, heads=True)
+        value = self.taps.record("value", value, packing, heads=True)
         mask = self.mask_for(tokens, source, cache, key.shape[2])
         bias = None if encoding is None else encoding.bias(query, key, offset, self.scale)
-        if self.taps.watched:
-            self._record_taps(query, key, value, mask, bias, offset, tokens, source)
+        how: dict[str, Any] = {"scale": self.scale, "bias": bias, "offset": offset, "score": self.score}
+        weights = None
+        if self.taps.is_watched("weights"):
+            weights = self.taps.record("weights", attention_weights(query, key, mask, **how))  # [B, H, Q, K]
         dropout = config.dropout if self.training else 0.0
-        heads = attend(
-            query, key, value, mask, scale=self.scale, bias=bias, dropout=dropout, offset=offset, score=self.score
-        )
-        return join_heads(heads, tokens.packed)
+        return join_heads(attend(query, key, value, mask, **how, dropout=dropout, weights=weights), tokens.packed)
 
     def _with_cached(
         self, query: Tensor, key: Tensor | None, value: Tensor | None, source: Tokens | None, cache: Cache | None
@@ -193,54 +194,28 @@ class Attention(nn.Module):
         return *past.append(key, value), offset
 
     def mask_for(self, tokens: Tokens, source: Tokens | None, cache: Cache | None, n_keys: int) -> Mask:
-        """The complete mask: the family's own, the padding, and spans with bidirectional attention."""
-        mask = self._own_mask(tokens, source, cache, n_keys)
-        if source is not None or tokens.spans is None:
-            return mask
-        return mask | together(tokens.spans, n_keys)
-
-    def _own_mask(self, tokens: Tokens, source: Tokens | None, cache: Cache | None, n_keys: int) -> Mask:
-        own, keys = self.config.mask, tokens if source is None else source
+        """The complete mask: the family's own, the padding, documents, and spans with bidirectional attention."""
+        mask, keys = self.config.mask, tokens if source is None else source
         if tokens.packing is not None and keys.packing is not None:
-            return own & PackedMask(tokens.packing, keys.packing)
-        if not self.crosses and cache is not None:
-            return cache.mask(own, tokens.x.shape[1], n_keys)
-        if keys.mask is None:
-            return own if source is not None else self._within_documents(own, tokens)
-        real = Padding(keys.mask[:, keys.mask.shape[1] - n_keys :])
-        return PositionMask(own, keys.mask.cumsum(dim=1) - 1) & real if own.by_position else own & real
-
-    @staticmethod
-    def _within_documents(own: Mask, tokens: Tokens) -> Mask:
-        """Restrict causal attention to the documents of a row."""
-        if tokens.documents is None or not any(isinstance(part, Causal) for part in own.parts):
-            return own
-        return own & DocumentMask(tokens.documents, tokens.documents)
+            mask = mask & PackedMask(tokens.packing, keys.packing)
+        elif not self.crosses and cache is not None:
+            mask = cache.mask(mask, tokens.x.shape[1], n_keys)
+        elif keys.mask is not None:
+            real = Padding(keys.mask[:, keys.mask.shape[1] - n_keys :])
+            mask = (PositionMask(mask, keys.mask.cumsum(dim=1) - 1) if mask.by_position else mask) & real
+        elif source is None and tokens.documents is not None and self.has_cache:  # causal
+            mask = mask & DocumentMask(tokens.documents, tokens.documents)
+        return mask if source is not None or tokens.spans is None else mask | together(tokens.spans, n_keys)
 
     @property
     def cache_key(self) -> str:
         """The name of this layer's entry in a cache."""
         return self.taps.path or f"attention {id(self)}"
 
-    def _record_taps(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Mask,
-        bias: Tensor | None,
-        offset: int,
-        tokens: Tokens,
-        source: Tokens | None,
-    ) -> None:
-        for point, heads in (("query", query), ("key", key), ("value", value)):
-            of = tokens if point == "query" or source is None else source
-            if self.taps.is_watched(point):
-                padded = heads if of.packing is None else of.packing.unpack(heads[0].transpose(0, 1)).transpose(1, 2)
-                self.taps.record(point, padded)
-        if self.taps.is_watched("weights"):
-            weights = attention_weights(query, key, mask, scale=self.scale, bias=bias, offset=offset, score=self.score)
-            self.taps.record("weights", weights)
+
+def with_positions(tokens: Tokens) -> Tensor:
+    """The vectors, with those of their positions that queries and keys have in every layer (DETR)."""
+    return tokens.x if tokens.pos_embed is None else tokens.x + tokens.pos_embed
 
 
 def split_heads(x: Tensor, n_heads: int, packed: bool) -> Tensor:

@@ -155,5 +155,4 @@ class Block(nn.Module):
         else:
             for sublayer in self.active(memory):
                 tokens = sublayer.add(tokens, sublayer(tokens, memory, cache))
-        self.taps.record("output", tokens.x, tokens.packing)
-        return tokens
+        return self.taps.record_tokens("output", tokens)

@@ -1,15 +1,14 @@
 """The cache of a model between decoding steps, with one entry per layer, by the layer's name.
 
 Self-attention stores the keys and values of past tokens, cross-attention those of the encoder, a recurrent layer its
-state. Keys can be truncated; a recurrent state cannot, so a mark stores a copy of it.
+state.
 """
 
 from __future__ import annotations
 
-import copy
 import weakref
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -39,9 +38,6 @@ class CrossAttentionCache(KeyValueEntry):
 
     def reorder(self, rows: Tensor, moved: Tensor | None) -> None:
         self.apply(lambda x: x.index_select(0, rows))
-
-    def rewind(self, length: int) -> None:
-        """Do nothing: the encoder's keys do not grow."""
 
 
 class SelfAttentionCache(KeyValueEntry):
@@ -98,9 +94,6 @@ class SelfAttentionCache(KeyValueEntry):
 
         self.apply(reorder)
 
-    def rewind(self, length: int) -> None:
-        self.length = length
-
 
 def _append(buffer: Tensor | None, new: Tensor, held: int) -> Tensor:
     """The buffer with `new` after the `held` tokens that are in it; a larger one if it is full."""
@@ -127,20 +120,6 @@ class RecurrentState(dict[str, Tensor]):
         self.apply(lambda x: x.index_select(0, rows))
 
 
-class CacheMark:
-    """A position to rewind to. It follows the rows when they are reordered, as long as it is referenced."""
-
-    def __init__(self, length: int, recurrent: dict[str, RecurrentState]) -> None:
-        self.length, self.recurrent = length, recurrent
-
-    def apply(self, change: Callable[[Tensor], Tensor]) -> None:
-        for state in self.recurrent.values():
-            state.apply(change)
-
-    def reorder(self, rows: Tensor, moved: Tensor | None) -> None:
-        self.apply(lambda x: x.index_select(0, rows))
-
-
 class Cache:
     """Everything that a model caches between two decoding steps."""
 
@@ -151,7 +130,7 @@ class Cache:
         self.uncounted = 0  # tokens before the text (an image's) that its positions do not count
         self.numbered = False  # whether some layer's mask depends on the positions of tokens
         self.encoder_tokens: dict[str, Tokens] = {}  # outputs of finished stages, so that they need not run again
-        self.marks: weakref.WeakSet[CacheMark] = weakref.WeakSet()
+        self.marks: weakref.WeakSet[Any] = weakref.WeakSet()  # places to come back to (generation/cache_marks.py)
         self._places: Tensor | None = None  # [B, length] positions without padding, since the last `advance`
         self.checked = False  # whether the packed weights were checked when decoding began
 
@@ -243,39 +222,6 @@ class Cache:
         for entry in (*self.layers.values(), *self.marks):
             entry.apply(torch.Tensor.detach)
         self._change_encoder_tokens(torch.Tensor.detach)
-
-    def mark(self) -> CacheMark:
-        states = {path: copy.copy(layer) for path, layer in self.layers.items() if isinstance(layer, RecurrentState)}
-        mark = CacheMark(self.length, states)
-        self.marks.add(mark)
-        return mark
-
-    def rewind(self, mark: CacheMark) -> None:
-        """Drop everything after the mark."""
-        for path, layer in self.layers.items():
-            if isinstance(layer, RecurrentState):
-                layer.clear()
-                layer.update(mark.recurrent.get(path, {}))
-            else:
-                layer.rewind(mark.length)
-        self.real = None if self.real is None else self.real[:, : mark.length]
-        self.length = mark.length
-
-    def truncate(self, length: int) -> bool:
-        """Keep only the first `length` tokens. Return False and do nothing if a recurrent layer cannot be truncated."""
-        if any(isinstance(layer, RecurrentState) for layer in self.layers.values()):
-            return False
-        self.rewind(CacheMark(length, {}))
-        return True
-
-    def clone(self) -> Cache:
-        """An independent copy."""
-        other = copy.copy(self)
-        other.layers = {path: copy.copy(layer) for path, layer in self.layers.items()}
-        for layer in other.layers.values():
-            layer.apply(torch.Tensor.clone)
-        other.encoder_tokens, other.marks = dict(self.encoder_tokens), weakref.WeakSet()
-        return other
 
     def _change_encoder_tokens(self, change: Callable[[Tensor], Tensor]) -> None:
         self.encoder_tokens = {stage: tokens.map(change) for stage, tokens in self.encoder_tokens.items()}

@@ -10,6 +10,8 @@ A mask is a description. `allowed(q, k)` returns, for index tensors q [Q, 1] and
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
+from operator import and_
 
 import torch
 import torch.nn.functional as F
@@ -39,6 +41,16 @@ class Mask:
     def parts(self) -> tuple[Mask, ...]:
         """The masks that must all allow a pair."""
         return (self,)
+
+    @property
+    def packed(self) -> PackedMask | None:
+        """The part that keeps packed rows apart."""
+        return next((part for part in self.parts if isinstance(part, PackedMask)), None)
+
+    @property
+    def without_packing(self) -> Mask:
+        """The other parts, in positions within the row."""
+        return reduce(and_, (part for part in self.parts if not isinstance(part, PackedMask)), NO_MASK)
 
     def __and__(self, other: Mask) -> Mask:
         parts = (*self.parts, *other.parts)
@@ -92,10 +104,6 @@ class AllOf(Mask):
     @property
     def parts(self) -> tuple[Mask, ...]:
         return self.members
-
-    @property
-    def packed(self) -> PackedMask | None:
-        return next((member for member in self.members if isinstance(member, PackedMask)), None)
 
     def allowed(self, q: Tensor, k: Tensor) -> Tensor:
         packed = self.packed

@@ -69,3 +69,11 @@ class Packing:
         """[N, ...] -> [B, T, ...], with zeros at the padding."""
         flat = x.new_zeros(self.batch * self.length, *x.shape[1:]).index_copy(0, self.index, x)
         return flat.view(self.batch, self.length, *x.shape[1:])
+
+    def pack_heads(self, x: Tensor) -> Tensor:
+        """[B, H, T, d] -> [1, H, N, d]"""
+        return self.pack(x.transpose(1, 2)).transpose(0, 1).unsqueeze(0)
+
+    def unpack_heads(self, x: Tensor) -> Tensor:
+        """[1, H, N, d] -> [B, H, T, d]"""
+        return self.unpack(x[0].transpose(0, 1)).transpose(1, 2)

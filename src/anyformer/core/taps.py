@@ -2,7 +2,8 @@
 
 Every part has a `Taps` with the part's name. `record(point, value)` costs one test if nothing is watched. Watchers are
 stored in a context variable: watching is a property of the call and does not change the model. Attention computes its
-weights only for watched layers, in addition to its fast kernel, so that watching does not change results.
+weights only for watched layers, in addition to its fast kernel, so that watching does not change results. Gradients
+pass through what is watched.
 """
 
 from __future__ import annotations
@@ -11,11 +12,15 @@ import fnmatch
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
+from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
 from anyformer.core.packing import Packing
 from anyformer.errors import InputError, nearest
+
+if TYPE_CHECKING:
+    from anyformer.core.tokens import Tokens
 
 
 class Seen(dict[str, Tensor]):
@@ -91,15 +96,31 @@ class Taps:
     def is_watched(self, point: str) -> bool:
         return bool(_ANYWHERE) and bool(self._seekers(f"{self.path}.{point}"))
 
-    def record(self, point: str, value: Tensor, packing: Packing | None = None) -> Tensor:
-        """Record a value if the point is watched, packed tokens as padded ones. Returns the value itself."""
-        if _ANYWHERE:
-            for seen in self._seekers(f"{self.path}.{point}"):
-                seen.add(f"{self.path}.{point}", value if packing is None else packing.unpack(value))
-        return value
+    def record(self, point: str, value: Tensor, packing: Packing | None = None, heads: bool = False) -> Tensor:
+        """Record a value if the point is watched, packed tokens (or `heads` [1, H, N, d]) as padded ones. Returns the
+        value to go on with, so that what is watched lies on the way to the output, for gradients."""
+        seekers = self._seekers(f"{self.path}.{point}") if _ANYWHERE else []
+        if not seekers:
+            return value
+        pack, unpack = _as_it_is, _as_it_is
+        if packing is not None:
+            pack, unpack = (packing.pack_heads, packing.unpack_heads) if heads else (packing.pack, packing.unpack)
+        shown = unpack(value)
+        for seen in seekers:
+            seen.add(f"{self.path}.{point}", shown)
+        return pack(shown)
+
+    def record_tokens(self, point: str, tokens: Tokens) -> Tokens:
+        """As `record`, for the vectors of tokens."""
+        x = self.record(point, tokens.x, tokens.packing)
+        return tokens if x is tokens.x else tokens.replace(x)
 
     def _seekers(self, point: str) -> list[Seen]:
         return [one.seen for one in _WATCHERS.get() if one.watch is self.watch and one.wants(point)]
+
+
+def _as_it_is(x: Tensor) -> Tensor:
+    return x
 
 
 NO_TAPS = Taps(Watch(), "")

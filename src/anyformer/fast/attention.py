@@ -4,11 +4,13 @@ used."""
 from __future__ import annotations
 
 import inspect
+from contextlib import nullcontext
 from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from anyformer.core.attend import (
     CHOOSERS,
@@ -16,15 +18,59 @@ from anyformer.core.attend import (
     AttentionCall,
     Kernel,
     attend,
+    needs_mask,
     reference,
     repadded,
     repeat_kv,
     sdpa,
+    starts_together,
 )
 from anyformer.core.masks import NO_MASK, Causal, Dense, Dilated, Mask, Padding, StaticCacheMask, Window
 from anyformer.layers.raster import BlockLocal2D
 
 BLOCK = 256  # queries per step of the blocked kernel
+TILE = 128  # queries or keys that cuDNN handles at a time
+NOT_CUDNN = (SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH)
+
+
+def _fused(call: AttentionCall) -> Tensor:
+    """PyTorch's fused attention, on any device."""
+    return _fused_on_gpu(call) if call.query.is_cuda else sdpa(call)
+
+
+def _fused_on_gpu(call: AttentionCall) -> Tensor:
+    """PyTorch's fused attention, without what its kernels for a GPU get wrong: queries that see nothing, and cuDNN's
+    gradients."""
+    sees = None
+    if needs_mask(call):
+        allowed, sees = _open_empty_rows(call.allowed())
+        call = replace(call, mask=Dense(allowed), offset=0)
+    with nullcontext() if _fills_tiles(call) else sdpa_kernel(_backends_without_cudnn()):
+        out = sdpa(call)
+    return out if sees is None else out.masked_fill(~sees, 0.0)
+
+
+def _open_empty_rows(allowed: Tensor) -> tuple[Tensor, Tensor]:
+    """Let queries that see nothing see everything, and return which queries see anything. The CPU kernel gives zeros
+    for such queries; CUDA kernels may give NaN, so there the result and the gradient are discarded."""
+    sees = allowed.any(dim=-1, keepdim=True)
+    return allowed | ~sees, sees
+
+
+def _fills_tiles(call: AttentionCall) -> bool:
+    """Whether cuDNN may be used. If lengths do not fill its tiles and scores are far below zero, its gradients may be
+    NaN (PyTorch 2.11 to 2.13). PyTorch's issue 196678 reports it for half a tile and a mask, but it also occurs without
+    a mask in a ViT with 64 patches, so every partial tile counts."""
+    return not torch.is_grad_enabled() or (call.query.shape[2] % TILE == 0 and call.key.shape[2] % TILE == 0)
+
+
+def _backends_without_cudnn() -> list[SDPBackend]:
+    """The backends enabled in PyTorch, without cuDNN. The switches cannot be read while PyTorch compiles."""
+    if torch.compiler.is_compiling():
+        return list(NOT_CUDNN)
+    flags = torch.backends.cuda
+    may = (flags.flash_sdp_enabled(), flags.mem_efficient_sdp_enabled(), flags.math_sdp_enabled())
+    return [one for one, on in zip(NOT_CUDNN, may, strict=True) if on] or [SDPBackend.MATH]
 
 
 def _batched(call: AttentionCall) -> Tensor:
@@ -72,7 +118,7 @@ def _blocked(call: AttentionCall) -> Tensor:
             bias=None if call.bias is None else call.bias[..., first:last, low:high],
             offset=0,
         )
-        outputs.append(sdpa(part))
+        outputs.append(_fused(part))
     return torch.cat(outputs, dim=2)
 
 
@@ -96,7 +142,7 @@ def _banded(call: AttentionCall) -> Tensor:
     for first, last, allowed in _bands(call, n, left, right):
         own = [x[:, first:last].flatten(0, 1) for x in (query, key, value)]
         part = replace(call, query=own[0], key=own[1], value=own[2], mask=Dense(allowed))
-        outputs.append(sdpa(part).unflatten(0, (-1, last - first)))
+        outputs.append(_fused(part).unflatten(0, (-1, last - first)))
     return torch.cat(outputs, dim=1).transpose(1, 2).flatten(2, 3)[:, :, :length]
 
 
@@ -136,8 +182,7 @@ def _span(call: AttentionCall) -> tuple[int, int]:
 def _can_band(call: AttentionCall) -> bool:
     parts = call.mask.parts
     known = all(isinstance(part, (Window, Causal, Padding)) for part in parts)
-    whole = call.offset == 0 and call.query.shape[2] == call.key.shape[2] > 0
-    return known and whole and any(isinstance(part, Window) for part in parts) and _plain(call)
+    return known and _is_whole(call) and any(isinstance(part, Window) for part in parts) and _plain(call)
 
 
 def _tiled(call: AttentionCall) -> Tensor:
@@ -158,15 +203,14 @@ def _tiled(call: AttentionCall) -> Tensor:
             allowed = allowed & real[:, :, None, :]
     key, value = (around.neighborhoods(repeat_kv(x, n_heads)) for x in (call.key, call.value))
     tiles = replace(call, query=around.tiles(call.query), key=key, value=value, mask=Dense(allowed))
-    return around.untile(sdpa(tiles), n_heads, length)
+    return around.untile(_fused(tiles), n_heads, length)
 
 
 def _can_tile(call: AttentionCall) -> bool:
     parts = call.mask.parts
     blocks = [part for part in parts if isinstance(part, BlockLocal2D)]
     known = all(isinstance(part, (BlockLocal2D, Causal, Padding)) for part in parts) and Causal() in parts
-    whole = call.offset == 0 and call.query.shape[2] == call.key.shape[2] > 0
-    return known and whole and len(blocks) == 1 and blocks[0].surroundings is not None and _plain(call)
+    return known and _is_whole(call) and len(blocks) == 1 and blocks[0].surroundings is not None and _plain(call)
 
 
 def _regrouped(call: AttentionCall) -> Tensor:
@@ -199,8 +243,12 @@ def _regrouped(call: AttentionCall) -> Tensor:
 def _can_regroup(call: AttentionCall) -> bool:
     parts = call.mask.parts
     known = all(isinstance(part, (Dilated, Causal, Padding)) for part in parts)
-    whole = call.offset == 0 and call.query.shape[2] == call.key.shape[2] > 0
-    return known and whole and sum(isinstance(part, Dilated) for part in parts) == 1 and _plain(call)
+    return known and _is_whole(call) and sum(isinstance(part, Dilated) for part in parts) == 1 and _plain(call)
+
+
+def _is_whole(call: AttentionCall) -> bool:
+    """Whether queries and keys are the same tokens."""
+    return starts_together(call) and call.key.shape[2] > 0
 
 
 def _plain(call: AttentionCall) -> bool:
@@ -213,7 +261,7 @@ def _long(call: AttentionCall) -> bool:
 
 def _per_row(call: AttentionCall) -> Tensor:
     """Attend to packed rows one by one: no work at the padding and no mask. Best if a call is cheap (CPU)."""
-    packed = call.packed
+    packed = call.mask.packed
     assert packed is not None
     sizes = (packed.query.sizes, packed.key.sizes)
     if all(len(set(size)) == 1 and size[0] > 0 for size in sizes):  # rows of equal length are one batch
@@ -221,13 +269,13 @@ def _per_row(call: AttentionCall) -> Tensor:
         query, key, value = (
             x.view(x.shape[1], batch, -1, x.shape[3]).transpose(0, 1) for x in (call.query, call.key, call.value)
         )
-        out = attend(query, key, value, call.mask_without_packing, scale=call.scale, dropout=call.dropout)
+        out = attend(query, key, value, call.mask.without_packing, scale=call.scale, dropout=call.dropout)
         return out.transpose(0, 1).reshape(1, out.shape[1], -1, out.shape[3])
     rows = zip(
         call.query.split(sizes[0], dim=2), call.key.split(sizes[1], 2), call.value.split(sizes[1], 2), strict=True
     )
     outputs = [
-        attend(query, key, value, call.mask_without_packing, scale=call.scale, dropout=call.dropout)
+        attend(query, key, value, call.mask.without_packing, scale=call.scale, dropout=call.dropout)
         if query.shape[2] and key.shape[2]
         else query.new_zeros(*query.shape[:3], value.shape[3])
         for query, key, value in rows
@@ -237,9 +285,9 @@ def _per_row(call: AttentionCall) -> Tensor:
 
 def _repad(call: AttentionCall) -> Tensor:
     """Pad packed rows for attention only: the projections around it still skip the padding."""
-    packed = call.packed
+    packed = call.mask.packed
     assert packed is not None
-    out = sdpa(repadded(call, packed))  # [B, H, T, v]
+    out = _fused(repadded(call, packed))  # [B, H, T, v]
     return packed.query.right_padded.pack(out.transpose(1, 2)).transpose(0, 1).unsqueeze(0)
 
 
@@ -247,14 +295,14 @@ def _varlen(call: AttentionCall) -> Tensor:
     """Packed rows in one launch of the flash kernel (CUDA, half precision)."""
     from torch.nn.attention.varlen import varlen_attn
 
-    packed = call.packed
+    packed = call.mask.packed
     assert packed is not None
     n_heads = call.query.shape[1]
     query, key, value = (
         x[0].transpose(0, 1) for x in (call.query, repeat_kv(call.key, n_heads), repeat_kv(call.value, n_heads))
     )
     lengths = (packed.query.starts, packed.key.starts, max(packed.query.sizes), max(packed.key.sizes))
-    window = (-1, 0) if call.mask_without_packing.parts else (-1, -1)  # (-1, 0): causal
+    window = (-1, 0) if call.mask.without_packing.parts else (-1, -1)  # (-1, 0): causal
     out = varlen_attn(query, key, value, *lengths, scale=call.scale, window_size=window)
     assert isinstance(out, Tensor)
     return out.transpose(0, 1).unsqueeze(0)
@@ -262,7 +310,7 @@ def _varlen(call: AttentionCall) -> Tensor:
 
 def _can_varlen(call: AttentionCall) -> bool:
     half = call.query.is_cuda and call.query.dtype in (torch.float16, torch.bfloat16)
-    plain = call.packed is not None and _plain(call) and call.dropout == 0
+    plain = call.mask.packed is not None and _plain(call) and call.dropout == 0
     width = call.query.shape[-1]
     fits = width == call.value.shape[-1] and width % 8 == 0 and width <= 256
     return _HAS_VARLEN and half and plain and fits and _flash_causal(call)
@@ -271,10 +319,10 @@ def _can_varlen(call: AttentionCall) -> bool:
 def _flash_causal(call: AttentionCall) -> bool:
     """Whether flash attention gives the same result: it aligns causal rows at their ends, this library at their
     beginnings, which is the same for rows of equal length."""
-    packed = call.packed
+    packed = call.mask.packed
     same = packed is not None and packed.query.sizes == packed.key.sizes
-    return not call.mask_without_packing.parts or (
-        same and all(isinstance(part, Causal) for part in call.mask_without_packing.parts)
+    return not call.mask.without_packing.parts or (
+        same and all(isinstance(part, Causal) for part in call.mask.without_packing.parts)
     )
 
 
@@ -306,11 +354,15 @@ def _can_single(call: AttentionCall) -> bool:
 
 
 def _can_unpack(call: AttentionCall) -> bool:
-    return call.packed is not None and _plain(call)
+    return call.mask.packed is not None and _plain(call)
 
 
 def _can_fuse(call: AttentionCall) -> bool:
-    return call.packed is None and call.score is None
+    return call.mask.packed is None and call.score is None
+
+
+def _on_cuda(call: AttentionCall) -> bool:
+    return call.query.is_cuda and _can_fuse(call)
 
 
 def _always(call: AttentionCall) -> bool:
@@ -320,7 +372,7 @@ def _always(call: AttentionCall) -> bool:
 def _long_rows_on_cpu(call: AttentionCall) -> bool:
     """Whether rows are long enough for one call per row: below about 16 tokens a row, it costs more than padding
     does."""
-    rows = call.packed.query.batch if call.packed is not None else 1
+    rows = call.mask.packed.query.batch if call.mask.packed is not None else 1
     return not call.query.is_cuda and call.query.shape[2] >= 16 * rows
 
 
@@ -334,15 +386,17 @@ FAST = (
     Kernel("banded", _can_band, _bounded, _banded),
     Kernel("blocked", _can_fuse, _bounded, _blocked),
     Kernel("batched", _can_fuse, _few_queries, _batched),
+    Kernel("sdpa on a GPU", _on_cuda, _always, _fused_on_gpu),
 )
 KERNELS |= {**{kernel.name: kernel for kernel in FAST}, **{name: KERNELS.pop(name) for name in list(KERNELS)}}
 
 
 def choose(call: AttentionCall) -> Kernel | None:
-    """Return a kernel, or None for the reference. Short keys on a CPU take one test, so that decoding is not slowed."""
+    """Return a kernel, or None for those of the core. Short keys on a CPU take one test, so that decoding is not
+    slowed."""
     if torch.compiler.is_compiling() and not call.key.is_cuda:
         return None  # torch.compile would add a guard on the length
-    if call.key.shape[2] < 2 * BLOCK and call.key.is_cpu and call.packed is None:
+    if call.key.shape[2] < 2 * BLOCK and call.key.is_cpu and call.mask.packed is None:
         return KERNELS["batched"] if call.score is None and _few_queries(call) else None
     return next((kernel for kernel in FAST if kernel.can(call) and kernel.pays(call)), None)
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from anyformer.core.cache import Cache
 from anyformer.errors import InputError
+from anyformer.generation.cache_marks import clone
 from anyformer.generation.engine import prefill
 from anyformer.generation.options import as_python, vocab_size
 from anyformer.generation.prompt import decoding_stage, encoder_decoder_prompt
@@ -92,7 +93,7 @@ def score(
     parts, size = [], batch_size or len(rows)
     for at in range(0, len(rows), size):
         here = slice(at, at + size)
-        own = state.clone() if at + size < len(rows) else state
+        own = clone(state) if at + size < len(rows) else state
         own.reorder(owners[here])
         parts.append(score_rows(model, own, scores[owners[here]], ids[here], real[here]))
     return ContinuationScores(torch.cat(parts), real.sum(dim=1), counts)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from anyformer.core.cache import Cache
+from anyformer.generation.cache_marks import rewind, set_mark, truncate
 from anyformer.generation.strategies import SingleSequence, SpeculationStats
 
 Note = Callable[[Tensor, SingleSequence, Tensor, int], None]
@@ -33,7 +34,7 @@ class CachedReader:
 
     def __init__(self, read: Read, state: Cache) -> None:
         self._read, self.state = read, state
-        self.mark = state.mark()
+        self.mark = set_mark(state)
 
     def next(self, history: Tensor) -> Tensor:
         """Return the scores [B, n, V] after each token of `history` [B, L] that is not in the cache yet."""
@@ -42,11 +43,11 @@ class CachedReader:
     def rewind_to(self, history: Tensor) -> None:
         """Drop what was read beyond `history`, which extends the ids at the last mark."""
         length = history.shape[1]
-        if self.state.length > length and not self.state.truncate(length):
-            self.state.rewind(self.mark)  # a recurrent state goes back to the mark and reads on from there
+        if self.state.length > length and not truncate(self.state, length):
+            rewind(self.state, self.mark)  # a recurrent state goes back to the mark and reads on from there
             if length > self.state.length:
                 self.next(history)
-        self.mark = self.state.mark()
+        self.mark = set_mark(self.state)
 
 
 class ModelDraft:

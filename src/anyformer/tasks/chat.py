@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from anyformer.core.cache import Cache, CacheMark
+from anyformer.core.cache import Cache
+from anyformer.generation.cache_marks import CacheMark, rewind, set_mark
 
 if TYPE_CHECKING:  # the task makes chats
     from anyformer.tasks.generate import GeneratedText, TextGenerator
@@ -73,7 +74,7 @@ class Chat:
             with torch.inference_mode():
                 row = torch.tensor([rest], device=self.task.model.device)
                 self.task.model(input_ids=row, past_key_values=state, logits_to_keep=1)
-        return state, state.mark()
+        return state, set_mark(state)
 
     def _known(self, ids: list[int]) -> Cache:
         """As much of the last turn's state as the new prompt begins with."""
@@ -84,6 +85,6 @@ class Chat:
             return state
         if len(ids) > mark.length and ids[: mark.length] == read[: mark.length]:
             with torch.inference_mode():
-                state.rewind(mark)
+                rewind(state, mark)
             return state
         return Cache()

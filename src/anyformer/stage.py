@@ -78,13 +78,12 @@ class Stage(Wrapper):
             tokens = tokens.pack()
         if memory is not None:
             memory = memory.pack() if tokens.packed else memory.pad()
+        tokens = self.taps.record_tokens("input", tokens)
         run.layers[self.name] = [tokens]
-        self.taps.record("input", tokens.x, tokens.packing)
         if self.stack is not None:
             tokens, layers = self.stack(tokens, memory, cache)
             run.layers[self.name] += layers
-        self.taps.record("output", tokens.x, tokens.packing)
-        run.tokens[self.name] = tokens
+        run.tokens[self.name] = self.taps.record_tokens("output", tokens)
 
     def _memory(self, run: ForwardContext) -> Tokens | None:
         if self.attends is not None:

@@ -7,11 +7,10 @@ one after another, and `packing` says where each came from. Everything between i
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
 from anyformer.core.packing import Packing
@@ -62,11 +61,6 @@ class Tokens:
     def with_encoding(self, encoding: Encoding | None) -> Tokens:
         return dataclasses.replace(self, encoding=encoding)
 
-    def first(self, n: int) -> Tokens:
-        """The first n tokens of every row, without mask or positions."""
-        assert self.packing is None and self.mask is None and self.pos_embed is None
-        return Tokens(self.x[:, :n], grid=self.grid)
-
     def pack(self) -> Tokens:
         """Remove the padding: [B, T, d] -> [N, d]."""
         if self.packing is not None:
@@ -104,42 +98,3 @@ class Tokens:
             grid=self.grid,
             summary=None if self.summary is None else change(self.summary),
         )
-
-    def take(self, index: Tensor) -> Tokens:
-        """Select tokens of each row, in the order given by index [B, K] (MAE drops most patches)."""
-
-        def pick(field: Tensor | None) -> Tensor | None:
-            if field is None:
-                return None
-            field = field.expand(index.shape[0], *field.shape[1:])
-            return field.gather(1, index.view(*index.shape, *[1] * (field.dim() - 2)).expand(-1, -1, *field.shape[2:]))
-
-        x = pick(self.x)
-        assert x is not None
-        return Tokens(x, pick(self.mask), pick(self.positions), pick(self.pos_embed))
-
-    def restore(self, index: Tensor, fill: Tensor) -> Tokens:
-        """Undo `take`: `index` [B, T] is the index of the kept token for each position; beyond the kept ones it means
-        `fill` [d]."""
-        batch, kept, width = self.x.shape
-        missing = fill.expand(batch, index.shape[1] - kept, width).to(self.x.dtype)
-        everything = torch.cat([self.x, missing], dim=1)
-        return Tokens(everything.gather(1, index.unsqueeze(-1).expand(-1, -1, width)))
-
-    @staticmethod
-    def cat(pieces: Sequence[Tokens]) -> Tokens:
-        """Concatenate sequences of the same batch (a class token and patches, an image and a text)."""
-        batch = max(piece.x.shape[0] for piece in pieces)
-
-        def whole(field: str, default: object) -> Tensor | None:
-            values = [getattr(piece, field) for piece in pieces]
-            if all(value is None for value in values):
-                return None
-            filled = [
-                value if value is not None else torch.full(piece.x.shape[:2], default, device=piece.x.device)  # type: ignore[call-overload]
-                for value, piece in zip(values, pieces, strict=True)
-            ]
-            return torch.cat([value.expand(batch, *value.shape[1:]) for value in filled], dim=1)
-
-        x = torch.cat([piece.x.expand(batch, -1, -1) for piece in pieces], dim=1)
-        return Tokens(x, whole("mask", True), whole("positions", 0), spans=whole("spans", -1))

@@ -44,8 +44,9 @@ class FirstTokensBlock(Block):
             return super().forward(tokens, memory, cache)
         attention, *rest = self.active(memory)
         source = attention.read(tokens)
-        tokens = settle(tokens).first(n)
-        y = attention.part(source.first(n), source=source)
+        tokens = settle(tokens)
+        tokens = Tokens(tokens.x[:, :n], grid=tokens.grid)
+        y = attention.part(Tokens(source.x[:, :n], grid=source.grid), source=source)
         tokens = attention.add(tokens, attention.finish(y, tokens))
         for sublayer in rest:
             tokens = sublayer.add(tokens, sublayer(tokens))

@@ -17,6 +17,7 @@ from anyformer.core.tokens import Tokens
 from anyformer.errors import InputError
 from anyformer.forward_context import ForwardContext, to_bool_mask
 from anyformer.inputs.base import Input
+from anyformer.inputs.sequences import concat, restore, take
 from anyformer.layers.resnet import ResNetBackbone, ResNetConfig
 
 
@@ -141,7 +142,7 @@ class ImageInput(Input):
         if config.mask_ratio is not None:
             tokens = self._drop(run, tokens, config.mask_ratio)
         if first is not None:
-            tokens = Tokens.cat([Tokens(first.unsqueeze(0)), tokens])
+            tokens = concat([Tokens(first.unsqueeze(0)), tokens])
         x = tokens.x if self.norm is None else self.norm(tokens.x)
         given = run.tensor(self.mask_name) if self.mask_name else None
         mask = to_bool_mask(given, (x.shape[0], x.shape[1]), "attention_mask")
@@ -200,7 +201,7 @@ class ImageInput(Input):
         back = order.argsort(dim=1)
         run.extras["ids_restore"] = back
         run.extras["mask"] = (back >= kept).to(tokens.x.dtype)  # 1 = dropped
-        return tokens.take(order[:, :kept])
+        return take(tokens, order[:, :kept])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,8 +226,8 @@ class RestoreInput(Input):
     def forward(self, run: ForwardContext) -> Tokens:
         encoded = run.tokens[self.config.source].pad()
         x = self.project(encoded.x)
-        patches = Tokens(x[:, 1:]).restore(run.extras["ids_restore"], self.mask_token.weight)
-        x = torch.cat([x[:, :1], patches.x], dim=1)
+        patches = restore(x[:, 1:], run.extras["ids_restore"], self.mask_token.weight)
+        x = torch.cat([x[:, :1], patches], dim=1)
         assert encoded.grid is not None
         rows, columns = encoded.grid
         return Tokens(x + self.positions.table(rows, columns, flat=True), grid=encoded.grid)

@@ -12,6 +12,7 @@ from anyformer.core.tokens import Tokens
 from anyformer.errors import InputError
 from anyformer.forward_context import ForwardContext
 from anyformer.inputs.image import LearnedTokens
+from anyformer.inputs.sequences import concat
 from anyformer.inputs.text import TextInput, TextInputConfig
 
 
@@ -44,7 +45,7 @@ class PrefixedTextInput(TextInput):
         if run.state is not None:
             run.state.uncounted = before.shape[1]
         spans = torch.zeros(before.shape[:2], dtype=torch.long, device=before.device)
-        return Tokens.cat([Tokens(before, spans=spans), text])
+        return concat([Tokens(before, spans=spans), text])
 
     def _before(self, run: ForwardContext, x: Tensor, batch: int) -> Tensor:
         """[rows, n, d] -> [batch, frames·n, d]."""

@@ -18,6 +18,7 @@ from anyformer.errors import InputError
 from anyformer.forward_context import ForwardContext
 from anyformer.inputs.base import Input
 from anyformer.inputs.image import LearnedTokens
+from anyformer.inputs.sequences import take
 
 
 def tubelets(pixels: Tensor, size: tuple[int, ...], channels_last: bool = False) -> Tensor:
@@ -137,7 +138,7 @@ class VideoInput(Input):
         kept = int((~mask[0]).sum())
         order = masked_order(mask)
         run.extras["order"], run.extras["hidden"] = order, mask
-        return tokens.take(order[:, :kept])
+        return take(tokens, order[:, :kept])
 
     def _mask(self, run: ForwardContext, x: Tensor) -> Tensor:
         """Mask [B, tokens], True for dropped: the caller's, or tubes over all frames (Tong et al. 2022, §3.3)."""

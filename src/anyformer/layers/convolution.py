@@ -160,9 +160,10 @@ class DotAttention(nn.Module):
         query = (self.query(here.x) + here.pos_embed).unsqueeze(1)
         key, value = source.x.unsqueeze(1), (source.x + source.pos_embed).unsqueeze(1)
         mask: Mask = NO_MASK if source.mask is None else Padding(source.mask)
+        weights = None
         if self.taps.is_watched("weights"):
-            self.taps.record("weights", attention_weights(query, key, mask, scale=1.0))
-        found = attend(query, key, value, mask, scale=1.0).squeeze(1)
+            weights = self.taps.record("weights", attention_weights(query, key, mask, scale=1.0))
+        found = attend(query, key, value, mask, scale=1.0, weights=weights).squeeze(1)
         if source.mask is None:
             found = found * source.x.shape[1] ** 0.5
         else:

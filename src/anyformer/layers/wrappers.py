@@ -148,8 +148,7 @@ class RecurrentBlock(nn.Module):
         made = made if isinstance(made, Tokens) else tokens.replace(made)  # an encoder returns its last states too
         if self.training and self.dropout:
             made = made.replace(F.dropout(made.x, self.dropout))
-        self.taps.record("output", made.x, made.packing)
-        return made
+        return self.taps.record_tokens("output", made)
 
 
 class NormedStack(Stack):

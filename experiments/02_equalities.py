@@ -16,7 +16,7 @@ from anyformer.core.init import InitConfig, initialize
 from anyformer.core.positions import RelativeGrid
 from anyformer.core.taps import Watch, name_taps, watching
 from anyformer.core.tokens import Tokens
-from anyformer.inputs.image import patchify
+from anyformer.inputs.patches import patchify
 from anyformer.inputs.text import Embedding
 from frame import Claim, Found, Options, Picture, Table, main, plot
 

@@ -101,7 +101,7 @@ class ForwardContext:
         self.training = training
         self.tokens: dict[str, Tokens] = {}  # each stage's result
         self.layers: dict[str, list[Tokens]] = {}  # and its tokens after every block
-        self.extras: dict[str, Tensor] = {}  # what inputs found on the way: MAE's mask and order
+        self.outputs: dict[str, Tensor] = {}  # fields of the output that inputs add: what MAE dropped
 
     def tensor(self, name: str) -> Tensor | None:
         value = self.batch.get(name)

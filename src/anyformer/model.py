@@ -143,8 +143,7 @@ class Model(nn.Module):
                     stage(run, pack)
                 self._remember(run, name, stage)
         out = Output()
-        for head in self.heads.values():
-            fields = head(run)
+        for fields in (run.outputs, *(head(run) for head in self.heads.values())):
             losses = [loss for loss in (out.pop("loss", None), fields.pop("loss", None)) if loss is not None]
             out = Output({**({"loss": sum(losses)} if losses else {}), **out, **fields})
         self._add_fields(out, run, want_hidden, want_attentions, seen.matching)

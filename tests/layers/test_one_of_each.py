@@ -30,3 +30,9 @@ def test_it_is_written_once(pattern: str, files: set[str]) -> None:
         if re.search(pattern, path.read_text(encoding="utf-8"))
     }
     assert found == files
+
+
+def test_no_head_reads_what_another_part_noted() -> None:
+    """Heads read tokens and the batch: fields that an input adds to the output are not theirs."""
+    for path in (ROOT / "heads").rglob("*.py"):
+        assert not re.search(r"run\.(outputs|extras)", path.read_text(encoding="utf-8")), path.name

@@ -9,7 +9,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import anyformer as af
-from anyformer.heads.video_pixels import VideoPixelHead
+from anyformer.heads.pixels import VideoPixelHead
+from anyformer.inputs.patches import dropped
 from tests.checkpoints.oracles import make_case, make_oracle, save_oracle
 
 
@@ -18,7 +19,9 @@ def test_tubes_go_through_all_frames() -> None:
     torch.manual_seed(0)
     model = af.build("videomae-tiny", head="pixels", image_size=(80, 80)).eval()
     seen = []
-    model.heads["pixels"].register_forward_pre_hook(lambda head, args: seen.append(args[0].extras["hidden"]))
+    model.heads["pixels"].register_forward_pre_hook(
+        lambda head, args: seen.append(dropped(args[0].tokens["encoder"], 200))
+    )
     out = model(pixel_values=torch.randn(2, 4, 3, 80, 80))
     hidden = seen[0].view(2, 2, 100)  # clips, tubelets in time, cells
     assert torch.equal(hidden[:, 0], hidden[:, 1]) and hidden[:, 0].sum(dim=1).tolist() == [90, 90]
@@ -30,7 +33,7 @@ def test_tubes_go_through_all_frames() -> None:
 def test_a_perfect_prediction_is_the_clip(normalize: bool) -> None:
     """What the loss wants at the hidden tubelets, laid back, is the clip as it was before it was normalized."""
     torch.manual_seed(0)
-    head = VideoPixelHead(8, (2, 8, 4), 3, normalize, "decoder")
+    head = VideoPixelHead(8, (2, 8, 4), 3, normalize, "decoder", "encoder")
     plain = torch.rand(2, 4, 3, 16, 12)
     mean, std = (torch.tensor(one).view(1, 1, 3, 1, 1) for one in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
     pixels = (plain - mean) / std

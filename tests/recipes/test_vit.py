@@ -13,7 +13,7 @@ import anyformer as af
 from anyformer.core import rewrites
 from anyformer.core.positions import sinusoids, sinusoids_2d
 from anyformer.data.images.attention_maps import class_attention
-from anyformer.inputs.image import patchify
+from anyformer.inputs.patches import patchify
 
 PLACES = ("learned", "learned-2d", "sine", "sine-2d", "none")
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import anyformer as af
-from anyformer.inputs.image import patchify, unpatchify
+from anyformer.inputs.patches import patchify, unpatchify
 from tests.training import picture_files as pictures
 
 SETTINGS = {"steps": 30, "batch_size": 8, "lr": 3e-3, "eval_every": 30, "save_every": 0, "device": "cpu"}

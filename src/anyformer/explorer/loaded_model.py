@@ -149,7 +149,7 @@ class LoadedModel:
 
     @property
     def pixels(self) -> PixelHead | None:
-        return next((head for head in self.model.heads.values() if isinstance(head, PixelHead)), None)
+        return next((head for head in self.model.heads.values() if type(head) is PixelHead), None)
 
     @property
     def patches(self) -> ImageInput | None:

@@ -21,8 +21,8 @@ from anyformer.generation.keypoints import predict_keypoints
 from anyformer.heads.base import Head
 from anyformer.heads.boxes import BoxHead
 from anyformer.heads.keypoints import PoseHead
+from anyformer.heads.pixels import VideoPixelHead
 from anyformer.heads.segment import SegmentationHead
-from anyformer.heads.video_pixels import VideoPixelHead
 from anyformer.inputs.image import ImageInput
 from anyformer.inputs.multimodal import MultimodalInput
 from anyformer.inputs.queries import AutoregressiveQueries, LearnedQueries, PatchesAndQueries

@@ -70,7 +70,7 @@ class VisualTokenHead(Head):
 class ReplacedTokenHead(Head):
     """Predicts whether each token was replaced; the loss is over real tokens (ELECTRA's discriminator)."""
 
-    names = ("labels",)
+    names: tuple[str, ...] = ("labels",)
 
     def __init__(self, d_model: int, activation: str, stage: str) -> None:
         super().__init__(stage)
@@ -79,40 +79,31 @@ class ReplacedTokenHead(Head):
         self.activation = ACTIVATIONS[activation]
 
     def forward(self, run: ForwardContext) -> dict[str, Any]:
-        logits = self.score(run)
-        labels = run.tensor("labels")
-        result = {} if labels is None else {"loss": self.loss(run, logits, labels)}
+        tokens = run.tokens[self.stage]
+        logits = padded_token_values(tokens, self.answer(self.activation(self.dense(tokens.x)))).squeeze(-1)
+        labels = run.tensor(self.names[0])
+        result = {} if labels is None else self.loss(run, logits, labels)
         return {**result, "logits": logits}
 
-    def score(self, run: ForwardContext) -> Tensor:
-        """Logits [B, T]."""
-        tokens = run.tokens[self.stage]
-        return padded_token_values(tokens, self.answer(self.activation(self.dense(tokens.x)))).squeeze(-1)
-
-    def loss(self, run: ForwardContext, logits: Tensor, replaced: Tensor) -> Tensor:
+    def loss(self, run: ForwardContext, logits: Tensor, replaced: Tensor) -> dict[str, Tensor]:
         if replaced.shape != logits.shape:
-            raise InputError(f"labels has shape {list(replaced.shape)}; it must be {list(logits.shape)}.")
+            raise InputError(f"{self.names[0]} has shape {list(replaced.shape)}; it must be {list(logits.shape)}.")
         mask = run.tokens[self.stage].pad().mask
         if mask is not None:
             logits, replaced = logits[mask], replaced[mask]
-        return F.binary_cross_entropy_with_logits(logits.float(), replaced.float())
+        return {"loss": F.binary_cross_entropy_with_logits(logits.float(), replaced.float())}
 
 
-class GeneratorDiscriminatorHead(ReplacedTokenHead):
-    """ELECTRA's loss: masked language modeling of the generator, plus `weight` times the discriminator's."""
+class DiscriminatorHead(ReplacedTokenHead):
+    """A head beside a generator: its labels are `replaced`, which `ReplacedTokensInput` finds, and its loss is
+    multiplied by `weight`."""
+
+    names = ("replaced",)
 
     def __init__(self, d_model: int, activation: str, stage: str, weight: float) -> None:
         super().__init__(d_model, activation, stage)
         self.weight = weight
 
-    def forward(self, run: ForwardContext) -> dict[str, Any]:
-        logits = self.score(run)
-        labels = run.tensor("labels")
-        if labels is None:
-            return {"logits": logits}
-        scores, targets, replaced = (run.extras[name] for name in ("scores", "wanted", "replaced"))
-        check_labels(targets, scores.shape[-1], "labels")
-        words = F.cross_entropy(scores.float(), targets, reduction="sum") / max(len(targets), 1)
-        found = self.loss(run, logits, replaced)
-        losses = {"loss": words + self.weight * found, "generator_loss": words, "discriminator_loss": found}
-        return {**losses, "logits": logits, "replaced": replaced}
+    def loss(self, run: ForwardContext, logits: Tensor, replaced: Tensor) -> dict[str, Tensor]:
+        loss = super().loss(run, logits, replaced)["loss"]
+        return {"loss": self.weight * loss, "discriminator_loss": loss}

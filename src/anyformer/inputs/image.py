@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,6 +18,7 @@ from anyformer.core.tokens import Tokens
 from anyformer.errors import InputError
 from anyformer.forward_context import ForwardContext, to_bool_mask
 from anyformer.inputs.base import Input
+from anyformer.inputs.patches import patchify
 from anyformer.inputs.sequences import concat, restore, take
 from anyformer.layers.resnet import ResNetBackbone, ResNetConfig
 
@@ -30,22 +32,6 @@ class LearnedTokens(nn.Module):
 
     def reset(self, std: float) -> None:
         nn.init.trunc_normal_(self.weight, std=std)
-
-
-def patchify(pixels: Tensor, patch: tuple[int, int], channels_last: bool = False) -> Tensor:
-    """[B, C, H, W] -> [B, patches, C·h·w]; a remainder at the right and bottom is cut off."""
-    height, width = patch
-    rows, columns = pixels.shape[2] // height, pixels.shape[3] // width
-    pixels = pixels[:, :, : rows * height, : columns * width]
-    cut = pixels.unflatten(3, (columns, width)).unflatten(2, (rows, height))  # [B, C, rows, h, columns, w]
-    order = (0, 2, 4, 3, 5, 1) if channels_last else (0, 2, 4, 1, 3, 5)
-    return cut.permute(*order).flatten(3).flatten(1, 2)
-
-
-def unpatchify(patches: Tensor, grid: tuple[int, int], patch: tuple[int, int]) -> Tensor:
-    """Invert patchify for channels-last patches: [B, patches, h·w·C] -> [B, C, H, W]."""
-    cells = patches.view(len(patches), *grid, *patch, -1)  # [B, rows, columns, h, w, C]
-    return cells.permute(0, 5, 1, 3, 2, 4).flatten(4).flatten(2, 3)
 
 
 # Position embeddings of patches: learned per cell; learned per row and per column, concatenated; sinusoids of the
@@ -146,7 +132,7 @@ class ImageInput(Input):
         x = tokens.x if self.norm is None else self.norm(tokens.x)
         given = run.tensor(self.mask_name) if self.mask_name else None
         mask = to_bool_mask(given, (x.shape[0], x.shape[1]), "attention_mask")
-        return Tokens(F.dropout(x, config.dropout, self.training), mask, grid=(rows, columns))
+        return Tokens(F.dropout(x, config.dropout, self.training), mask, tokens.positions, grid=(rows, columns))
 
     def _place(self, x: Tensor, rows: int, columns: int) -> tuple[Tensor, Tensor | None]:
         """Return the patches with positions, and the special tokens with theirs."""
@@ -185,8 +171,8 @@ class ImageInput(Input):
         return size[0] // config.step[0], size[1] // config.step[1]
 
     def _drop(self, run: ForwardContext, tokens: Tokens, ratio: float) -> Tokens:
-        """Keep the patches with the smallest noise (He et al. 2022, appendix A.1) and record what was dropped. With
-        ratio 0 and no noise, patches keep their order.
+        """Keep the patches with the smallest noise (He et al. 2022, appendix A.1). Their positions are their numbers,
+        from 1 if a class token precedes them. With ratio 0 and no noise, patches keep their order.
         """
         batch, length = tokens.x.shape[:2]
         noise = run.tensor("noise")
@@ -199,9 +185,10 @@ class ImageInput(Input):
         order = noise.argsort(dim=1)
         kept = int(length * (1 - ratio))
         back = order.argsort(dim=1)
-        run.extras["ids_restore"] = back
-        run.extras["mask"] = (back >= kept).to(tokens.x.dtype)  # 1 = dropped
-        return take(tokens, order[:, :kept])
+        run.outputs["ids_restore"] = back
+        run.outputs["mask"] = (back >= kept).to(tokens.x.dtype)  # 1 = dropped
+        first = int(self.class_token is not None) + (self.distill_token is not None)
+        return dataclasses.replace(take(tokens, order[:, :kept]), positions=order[:, :kept] + first)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,9 +212,10 @@ class RestoreInput(Input):
 
     def forward(self, run: ForwardContext) -> Tokens:
         encoded = run.tokens[self.config.source].pad()
-        x = self.project(encoded.x)
-        patches = restore(x[:, 1:], run.extras["ids_restore"], self.mask_token.weight)
-        x = torch.cat([x[:, :1], patches], dim=1)
-        assert encoded.grid is not None
+        assert encoded.grid is not None and encoded.positions is not None
         rows, columns = encoded.grid
+        batch, kept = encoded.x.shape[:2]
+        number = torch.full((batch, 1 + rows * columns), kept, device=encoded.x.device)  # of the token at each position
+        number = number.scatter(1, encoded.positions, torch.arange(kept, device=number.device).expand(batch, -1))
+        x = restore(self.project(encoded.x), number, self.mask_token.weight)
         return Tokens(x + self.positions.table(rows, columns, flat=True), grid=encoded.grid)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from anyformer.core.tokens import Tokens
 from anyformer.errors import InputError
 from anyformer.forward_context import ForwardContext
+from anyformer.heads.base import check_labels
 from anyformer.inputs.base import Input
 from anyformer.inputs.text import TextInput
 
@@ -24,8 +26,8 @@ class ReplacedTokensInput(Input):
     """Where `labels` is 0 or more, replaces the token by a sample from the scores of `words` on the stage `source`.
 
     No gradient goes through sampling. `noise` [B, T, vocabulary], uniform in 0…1, makes it reproducible. `gaps` [B, n]
-    may give the masked positions if rows have equally many, which avoids a host synchronization. Heads find the scores,
-    the original tokens and the replaced positions in the run's extras.
+    may give the masked positions if rows have equally many, which avoids a host synchronization. With labels it adds
+    the generator's loss to the output, and `replaced` [B, T] to the batch, the labels of the discriminator.
     """
 
     def __init__(self, text: TextInput, words: Any, source: str) -> None:
@@ -47,8 +49,11 @@ class ReplacedTokensInput(Input):
         scores = self.words.score(run.tokens[self.source].pad().x.flatten(0, 1)[places])  # [masked tokens, vocabulary]
         drawn = gumbel_sample(scores.detach(), None if noise is None else noise.flatten(0, 1)[places])
         filled = ids.flatten().scatter(0, places, drawn).view_as(ids)
-        run.extras["scores"], run.extras["wanted"] = scores, labels.flatten()[places]
-        run.extras["replaced"] = (labels >= 0) & (filled != labels)
+        targets = labels.flatten()[places]
+        check_labels(targets, scores.shape[-1], "labels")
+        loss = F.cross_entropy(scores.float(), targets, reduction="sum") / max(len(targets), 1)
+        run.batch["replaced"] = (labels >= 0) & (filled != labels)
+        run.outputs |= {"loss": loss, "generator_loss": loss, "replaced": run.batch["replaced"]}
         tokens = self.text(ForwardContext({**run.batch, "input_ids": filled}, run.state, run.training))
         return tokens
 

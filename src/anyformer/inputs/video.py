@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -18,26 +19,8 @@ from anyformer.errors import InputError
 from anyformer.forward_context import ForwardContext
 from anyformer.inputs.base import Input
 from anyformer.inputs.image import LearnedTokens
+from anyformer.inputs.patches import dropped, patchify
 from anyformer.inputs.sequences import take
-
-
-def tubelets(pixels: Tensor, size: tuple[int, ...], channels_last: bool = False) -> Tensor:
-    """[B, T, C, H, W] -> [B, t, h, w, C·size]: each tubelet in the order channel, frame, row, column, or channels last.
-    A remainder at the right and bottom is cut off.
-    """
-    frames, height, width = size
-    rows, columns = pixels.shape[3] // height, pixels.shape[4] // width
-    pixels = pixels[:, :, :, : rows * height, : columns * width]
-    cut = pixels.unflatten(4, (-1, width)).unflatten(3, (-1, height)).unflatten(1, (-1, frames))
-    # [B, t, frames, C, h, height, w, width]
-    order = (0, 1, 4, 6, 2, 5, 7, 3) if channels_last else (0, 1, 4, 6, 3, 2, 5, 7)
-    return cut.permute(*order).flatten(4)
-
-
-def from_tubelets(cut: Tensor, size: tuple[int, ...], n_channels: int) -> Tensor:
-    """Invert `tubelets` for channels-last tubelets: [B, t, h, w, size·C] -> [B, T, C, H, W]."""
-    apart = cut.unflatten(4, (*size, n_channels))  # [B, t, h, w, frames, height, width, C]
-    return apart.permute(0, 1, 4, 7, 2, 5, 3, 6).flatten(6, 7).flatten(4, 5).flatten(1, 2)
 
 
 def masked_order(mask: Tensor) -> Tensor:
@@ -110,7 +93,7 @@ class VideoInput(Input):
         _, pixels = run.require_one("pixel_values")
         self._check(pixels)
         config = self.config
-        x = self.patches(tubelets(pixels.to(self.patches.weight.dtype), config.tubelet))  # [B, t, h, w, d]
+        x = self.patches(patchify(pixels.to(self.patches.weight.dtype), config.tubelet))  # [B, tubelets, d]
         if config.positions == "sines":
             return self._in_order(run, x)
         return self._cells(x)
@@ -128,17 +111,14 @@ class VideoInput(Input):
     def _in_order(self, run: ForwardContext, x: Tensor) -> Tokens:
         config = self.config
         tokens = Tokens(
-            F.dropout(
-                x.flatten(1, 3) + fixed_sinusoids(config.n_tokens, config.d_model, x), config.dropout, self.training
-            )
+            F.dropout(x + fixed_sinusoids(config.n_tokens, config.d_model, x), config.dropout, self.training)
         )
         if config.mask_ratio is None:
             return tokens
         mask = self._mask(run, x)
         kept = int((~mask[0]).sum())
-        order = masked_order(mask)
-        run.extras["order"], run.extras["hidden"] = order, mask
-        return take(tokens, order[:, :kept])
+        order = masked_order(mask)[:, :kept]
+        return dataclasses.replace(take(tokens, order), positions=order)
 
     def _mask(self, run: ForwardContext, x: Tensor) -> Tensor:
         """Mask [B, tokens], True for dropped: the caller's, or tubes over all frames (Tong et al. 2022, §3.3)."""
@@ -167,7 +147,7 @@ class VideoInput(Input):
         batch, (frames, rows, columns) = x.shape[0], config.grid
         assert self.positions is not None and self.class_token is not None
         table = self.positions.table(rows, columns)
-        x = F.dropout(x.flatten(2, 3) + table[1:], config.dropout, self.training)  # [B, t, cells, d]
+        x = F.dropout(x.unflatten(1, (frames, -1)) + table[1:], config.dropout, self.training)  # [B, t, cells, d]
         first = F.dropout(self.class_token.weight + table[:1], config.dropout, self.training)
         if self.times is None:
             x = x.flatten(0, 1)
@@ -187,8 +167,9 @@ class MaskedTubesInput(Input):
         self.mask_token = LearnedTokens(1, d_model)
 
     def forward(self, run: ForwardContext) -> Tokens:
-        seen = self.project(run.tokens[self.source].pad().x)
-        order = run.extras["order"]
+        encoded = run.tokens[self.source].pad()
+        seen = self.project(encoded.x)
+        order = masked_order(dropped(encoded, self.n_tokens))
         missing = self.mask_token.weight.expand(len(seen), order.shape[1] - seen.shape[1], -1)
         places = fixed_sinusoids(self.n_tokens, seen.shape[2], seen)
         return Tokens(torch.cat([seen, missing], dim=1) + places[order])

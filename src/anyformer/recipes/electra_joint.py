@@ -27,7 +27,7 @@ from anyformer.core.positions import LearnedPositions
 from anyformer.core.stack import Stack
 from anyformer.errors import ConfigError
 from anyformer.heads.language import LanguageConfig, LanguageHead
-from anyformer.heads.tag import GeneratorDiscriminatorHead
+from anyformer.heads.tag import DiscriminatorHead
 from anyformer.inputs.replaced_tokens import ReplacedTokensInput
 from anyformer.inputs.text import TextInput
 from anyformer.model import Model, Stage
@@ -99,7 +99,7 @@ def build(config: JointELECTRAConfig) -> Model:
         Stage("generator", masked, first),
         Stage("discriminator", ReplacedTokensInput(corrupted, words, "generator"), second),
     ]
-    head = GeneratorDiscriminatorHead(discriminator.d_model, discriminator.activation, "discriminator", config.weight)
+    head = DiscriminatorHead(discriminator.d_model, discriminator.activation, "discriminator", config.weight)
     report = stack_report("discriminator", discriminator.n_layers)
     return Model("electra-joint", config, stages, {"replaced": head}, report)
 

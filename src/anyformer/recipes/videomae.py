@@ -14,7 +14,7 @@ from anyformer.core.stack import Stack
 from anyformer.heads.base import Head
 from anyformer.heads.classify import ClassificationConfig, ClassificationHead, Problem
 from anyformer.heads.embed import EmbeddingHead
-from anyformer.heads.video_pixels import VideoPixelHead
+from anyformer.heads.pixels import VideoPixelHead
 from anyformer.inputs.video import MaskedTubesInput, VideoInput, VideoInputConfig
 from anyformer.model import Model, Stage
 from anyformer.recipes.common import stack_report, xavier_init
@@ -63,7 +63,7 @@ def _stack(config: VideoMAEConfig, norm: NormConfig | None) -> Stack:
 def _head(config: VideoMAEConfig) -> Head:
     if config.head == "pixels":
         tubelet = config.inputs.tubelet
-        return VideoPixelHead(config.d_decoder, tubelet, config.n_channels, config.norm_pix_loss, "decoder")
+        return VideoPixelHead(config.d_decoder, tubelet, config.n_channels, config.norm_pix_loss, "decoder", "encoder")
     if config.head == "base":
         return EmbeddingHead("encoder")
     return ClassificationHead(

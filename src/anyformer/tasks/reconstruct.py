@@ -88,7 +88,7 @@ class Reconstruct(PictureTask):
 
     def noise(self, pixels: Tensor, chance: torch.Generator) -> Tensor:
         """[B, patches]: the patches with the largest of it are hidden."""
-        height, width = self.head.patch_size
+        height, width = self.head.size
         patches = (pixels.shape[2] // height) * (pixels.shape[3] // width)
         return torch.rand(len(pixels), patches, generator=chance).to(pixels.device)
 
@@ -111,7 +111,7 @@ class Reconstruct(PictureTask):
         pixels = pixels.float()
         made = self.head.reconstruct(logits.float(), pixels, mask)
         pixels = pixels[:, :, : made.shape[2], : made.shape[3]]  # what no patch covers is not shown
-        grid = (made.shape[2] // self.head.patch_size[0], made.shape[3] // self.head.patch_size[1])
+        grid = (made.shape[2] // self.head.size[0], made.shape[3] // self.head.size[1])
         hidden = torch.nn.functional.interpolate(mask.float().view(-1, 1, *grid), size=made.shape[2:]) > 0
         gray = self.processor.normalize(torch.full_like(pixels, GRAY))["pixel_values"]
         seen = torch.where(hidden, gray, pixels)

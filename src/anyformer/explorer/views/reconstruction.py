@@ -17,9 +17,10 @@ from anyformer.explorer.request import ViewRequest
 from anyformer.explorer.timeouts import Deadline
 from anyformer.explorer.trace import watched
 from anyformer.explorer.views.images import as_image, as_png, patches_of
-from anyformer.heads.video_pixels import VideoPixelHead
+from anyformer.heads.pixels import VideoPixelHead
 from anyformer.inputs.image import ImageInput
-from anyformer.inputs.video import VideoInput, from_tubelets, tubelets
+from anyformer.inputs.patches import patchify, unpatchify
+from anyformer.inputs.video import VideoInput
 from anyformer.tasks.classify_video import ClipReader
 
 GRAY = 128
@@ -72,15 +73,14 @@ def _hidden_tubes(loaded: LoadedModel, reader: ClipReader, request: ViewRequest,
             f"This {loaded.model.family} model does not reconstruct masked patches; use a video model with pixel head."
         )
     pixels = loaded.model_input(request, deadline).batch["pixel_values"]
-    times, rows, columns = inputs.config.grid
     mask = hidden_tubes(inputs, request.share, request)
     with watched(loaded.model, None, [], deadline), ablate_heads(loaded.model, request.ablate):
         out = loaded.model(pixel_values=pixels, bool_masked_pos=mask)
     plain = head.denormalize(pixels)
-    seen = tubelets(plain, inputs.config.tubelet, channels_last=True)
-    seen = torch.where(mask.view(1, times, rows, columns, 1), GRAY / 255, seen)
+    seen = patchify(plain, inputs.config.tubelet, channels_last=True)
+    seen = torch.where(mask.unsqueeze(-1), GRAY / 255, seen)
     clips = {
-        "visible": from_tubelets(seen, inputs.config.tubelet, inputs.config.n_channels),
+        "visible": unpatchify(seen, inputs.config.grid, inputs.config.tubelet),
         "reconstruction": head.reconstruct(out.logits, pixels, mask),
         "image": plain,
     }

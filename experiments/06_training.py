@@ -16,7 +16,7 @@ from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.masks import Causal
 from anyformer.core.norms import NormConfig
 from anyformer.core.positions import Sinusoidal
-from anyformer.heads.base import IGNORED
+from anyformer.forward_context import IGNORED
 from anyformer.model import Model
 from frame import Claim, Found, Options, Pace, Picture, Spread, Table, Verdict, main, plot, spread
 from learn import Course, learn

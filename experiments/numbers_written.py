@@ -11,7 +11,7 @@ import torch
 from torch import Generator, Tensor
 
 from anyformer.cli.demo.number_translation import END, PADDING, Corpus, Pair, teacher, write_out
-from anyformer.heads.base import IGNORED
+from anyformer.forward_context import IGNORED
 
 Batch = dict[str, Tensor]
 

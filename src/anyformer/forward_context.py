@@ -15,6 +15,8 @@ from anyformer.core.host import host_copy, is_capturing, remember_host_copy
 from anyformer.core.tokens import Tokens
 from anyformer.errors import InputError
 
+IGNORED = -100  # label that is ignored by the loss
+
 # Output names of the ecosystem: asking for one that this model did not give is None, any other name is a mistake.
 FIELDS = frozenset(
     "loss logits last_hidden_state pooler_output hidden_states attentions cross_attentions past_key_values cache_params"
@@ -153,3 +155,14 @@ def to_bool_mask(attention_mask: Tensor | None, shape: tuple[int, int], name: st
     if bool(known.all()):
         return None
     return known if known.device == attention_mask.device else remember_host_copy(attention_mask.to(torch.bool), known)
+
+
+def check_labels(
+    labels: Tensor, n: int, name: str, ignored: int = IGNORED, means: str = "a place that does not count"
+) -> None:
+    if labels.is_cuda or labels.numel() == 0 or is_capturing(labels):
+        return
+    real = labels[labels != ignored]
+    if real.numel() and (int(real.min()) < 0 or int(real.max()) >= n):
+        worst = int(real.min()) if int(real.min()) < 0 else int(real.max())
+        raise InputError(f"{name} holds {worst}; allowed are 0 to {n - 1}, or {ignored} for {means}.")

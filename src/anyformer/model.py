@@ -17,8 +17,8 @@ from anyformer.core.cache import Cache
 from anyformer.core.linear import is_quantized
 from anyformer.core.taps import Watch, name_taps, watching
 from anyformer.errors import ConfigError, InputError, nearest
-from anyformer.forward_context import ForwardContext, Output, zero_padding
-from anyformer.heads.base import IGNORED, Head
+from anyformer.forward_context import IGNORED, ForwardContext, Output, zero_padding
+from anyformer.heads.base import Head
 from anyformer.stage import Stage as Stage
 from anyformer.stage import given_embeddings
 

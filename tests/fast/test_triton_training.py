@@ -22,8 +22,8 @@ import anyformer as af
 from anyformer.core import rewrites
 from anyformer.fast import rewrite, triton_training
 from anyformer.fast.compiled_training import GELUS
+from anyformer.forward_context import IGNORED
 from anyformer.heads import cross_entropy
-from anyformer.heads.base import IGNORED
 from anyformer.heads.cross_entropy import token_loss
 from tests.recipes.batches import training_batch
 

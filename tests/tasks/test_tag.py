@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import anyformer as af
-from anyformer.heads.base import IGNORED
+from anyformer.forward_context import IGNORED
 from anyformer.tasks import find
 from anyformer.tasks.tag import TaggedText, joined, word_spans
 from tests.tasks.learn import begin, learn, listed

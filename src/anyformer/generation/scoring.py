@@ -17,11 +17,11 @@ from torch import Tensor
 
 from anyformer.core.cache import Cache
 from anyformer.errors import InputError
+from anyformer.forward_context import IGNORED, check_labels
 from anyformer.generation.cache_marks import clone
 from anyformer.generation.engine import prefill
 from anyformer.generation.options import as_python, vocab_size
 from anyformer.generation.prompt import decoding_stage, encoder_decoder_prompt
-from anyformer.heads.base import IGNORED, check_labels
 
 if TYPE_CHECKING:  # model.py imports this package
     from anyformer.model import Model

@@ -9,10 +9,7 @@ from torch import Tensor, nn
 
 from anyformer.core.host import is_capturing
 from anyformer.core.tokens import Tokens
-from anyformer.errors import InputError
-from anyformer.forward_context import ForwardContext
-
-IGNORED = -100  # label that is ignored by the loss
+from anyformer.forward_context import IGNORED, ForwardContext
 
 
 class Head(nn.Module):
@@ -55,14 +52,3 @@ def padded_token_values(tokens: Tokens, values: Tensor) -> Tensor:
     if tokens.packing is not None:
         return tokens.packing.unpack(values)
     return values if tokens.mask is None else values.masked_fill(~tokens.mask.unsqueeze(-1), 0.0)
-
-
-def check_labels(
-    labels: Tensor, n: int, name: str, ignored: int = IGNORED, means: str = "a place that does not count"
-) -> None:
-    if labels.is_cuda or labels.numel() == 0 or is_capturing(labels):
-        return
-    real = labels[labels != ignored]
-    if real.numel() and (int(real.min()) < 0 or int(real.max()) >= n):
-        worst = int(real.min()) if int(real.min()) < 0 else int(real.max())
-        raise InputError(f"{name} holds {worst}; allowed are 0 to {n - 1}, or {ignored} for {means}.")

@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from anyformer.config import Settings
-from anyformer.forward_context import ForwardContext
-from anyformer.heads.base import IGNORED
+from anyformer.forward_context import IGNORED, ForwardContext
 from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.layers.recurrent import AttentionSummary
 

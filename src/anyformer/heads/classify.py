@@ -10,8 +10,8 @@ from torch import Tensor
 
 from anyformer.core.linear import Linear
 from anyformer.errors import InputError
-from anyformer.forward_context import ForwardContext
-from anyformer.heads.base import Head, check_labels
+from anyformer.forward_context import ForwardContext, check_labels
+from anyformer.heads.base import Head
 from anyformer.heads.pooling import PooledHead, PoolingConfig
 
 Problem = Literal["regression", "single_label_classification", "multi_label_classification"]

@@ -14,7 +14,7 @@ from torch import Tensor
 from anyformer.core import rewrites
 from anyformer.core.tokens import Tokens
 from anyformer.errors import InputError
-from anyformer.heads.base import IGNORED, check_labels
+from anyformer.forward_context import IGNORED, check_labels
 
 HALVES = (torch.float16, torch.bfloat16)
 ALL_AT_ONCE = 2**24  # up to this many logits are handled in one chunk: 64 MB in float32

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from anyformer.core.linear import Linear
-from anyformer.forward_context import ForwardContext
-from anyformer.heads.base import IGNORED, Head
+from anyformer.forward_context import IGNORED, ForwardContext
+from anyformer.heads.base import Head
 
 
 class CTCHead(Head):

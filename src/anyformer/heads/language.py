@@ -14,8 +14,8 @@ from anyformer.core.activations import ACTIVATIONS
 from anyformer.core.linear import Linear
 from anyformer.core.norms import NormConfig, make_norm
 from anyformer.core.tokens import Tokens
-from anyformer.forward_context import ForwardContext
-from anyformer.heads.base import IGNORED, Head, labels_at_padding, padded_token_values
+from anyformer.forward_context import IGNORED, ForwardContext
+from anyformer.heads.base import Head, labels_at_padding, padded_token_values
 from anyformer.heads.cross_entropy import mean_token_loss
 from anyformer.inputs.text import Embedding
 

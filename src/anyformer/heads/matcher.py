@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import InputError
-from anyformer.heads.base import IGNORED
+from anyformer.forward_context import IGNORED
 from anyformer.heads.box_ops import generalized_iou, to_xyxy
 
 NOT_A_COLUMN = float("nan")  # cost of padding objects

@@ -18,8 +18,8 @@ from anyformer.config import Settings
 from anyformer.core.linear import Linear
 from anyformer.core.norms import NormConfig, make_norm
 from anyformer.errors import InputError
-from anyformer.forward_context import ForwardContext
-from anyformer.heads.base import Head, check_labels
+from anyformer.forward_context import ForwardContext, check_labels
+from anyformer.heads.base import Head
 from anyformer.heads.convolutions import SameConv2d, Upsample2x, as_image_grid, conv_norm_relu, resize
 
 IGNORED_CLASS = 255  # label of pixels without a class

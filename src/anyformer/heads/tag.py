@@ -13,8 +13,8 @@ from anyformer.core.activations import ACTIVATIONS
 from anyformer.core.linear import Linear
 from anyformer.core.norms import NormConfig, make_norm
 from anyformer.errors import InputError
-from anyformer.forward_context import ForwardContext
-from anyformer.heads.base import Head, check_labels, labels_at_padding, padded_token_values
+from anyformer.forward_context import ForwardContext, check_labels
+from anyformer.heads.base import Head, labels_at_padding, padded_token_values
 from anyformer.heads.cross_entropy import mean_token_loss
 
 

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from anyformer.core.tokens import Tokens
 from anyformer.errors import InputError
-from anyformer.forward_context import ForwardContext
-from anyformer.heads.base import check_labels
+from anyformer.forward_context import ForwardContext, check_labels
 from anyformer.inputs.base import Input
 from anyformer.inputs.text import TextInput
 

@@ -25,7 +25,7 @@ from anyformer.data.rows import Rows
 from anyformer.data.settings import TokenizerSettings
 from anyformer.data.tables.formats import Row
 from anyformer.errors import InputError
-from anyformer.heads.base import IGNORED
+from anyformer.forward_context import IGNORED
 from anyformer.heads.cross_entropy import token_loss
 from anyformer.metrics.captions import caption_scores
 from anyformer.tasks.base import DEFAULT_SETUP, Batch, Column, Loss, Metrics, Options, Progress, Total, answering

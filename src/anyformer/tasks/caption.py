@@ -18,7 +18,7 @@ from anyformer.config import Settings
 from anyformer.data.images.augment import Augmentation
 from anyformer.data.rows import Rows
 from anyformer.data.settings import TokenizerSettings
-from anyformer.heads.base import IGNORED
+from anyformer.forward_context import IGNORED
 from anyformer.metrics.captions import caption_scores, normalize_words
 from anyformer.tasks.base import DEFAULT_SETUP, Column, Metrics, Options, Progress, Total, answering
 from anyformer.tasks.grouped import group_by_image

@@ -26,9 +26,8 @@ from anyformer.data.rows import Rows
 from anyformer.data.settings import DataSettings
 from anyformer.data.tables.formats import Row
 from anyformer.errors import DataError, InputError
-from anyformer.forward_context import Output
+from anyformer.forward_context import IGNORED, Output
 from anyformer.generation.detection import detection_head, postprocess, tidy
-from anyformer.heads.base import IGNORED
 from anyformer.heads.box_ops import clip, is_degenerate, to_cxcywh
 from anyformer.heads.matcher import DetectionTargets
 from anyformer.heads.set_criterion import BOX, CLASS, GIOU

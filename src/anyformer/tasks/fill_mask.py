@@ -22,7 +22,7 @@ from anyformer.data.examples import Example, Examples
 from anyformer.data.rows import Rows
 from anyformer.data.tables.formats import Row
 from anyformer.errors import FolderError, InputError
-from anyformer.heads.base import IGNORED
+from anyformer.forward_context import IGNORED
 from anyformer.heads.cross_entropy import token_loss
 from anyformer.metrics.language import perplexity
 from anyformer.model import Model

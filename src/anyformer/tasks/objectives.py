@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from anyformer.errors import InputError
-from anyformer.heads.base import IGNORED
+from anyformer.forward_context import IGNORED
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from anyformer.data.examples import Example
 from anyformer.data.rows import ListRows, Rows, map_rows
 from anyformer.data.tables.formats import Row
 from anyformer.errors import DataError, InputError
-from anyformer.heads.base import IGNORED
+from anyformer.forward_context import IGNORED
 from anyformer.heads.cross_entropy import token_loss
 from anyformer.metrics.classification import accuracy
 from anyformer.metrics.entities import entities, entity_scores, iob2

@@ -19,7 +19,7 @@ from anyformer.data.rows import Rows, map_rows
 from anyformer.data.settings import TokenizerSettings
 from anyformer.data.tables.formats import Row
 from anyformer.errors import ConfigError, InputError, nearest
-from anyformer.heads.base import IGNORED
+from anyformer.forward_context import IGNORED
 from anyformer.model import Model
 from anyformer.schema import shown
 from anyformer.tasks import build

@@ -26,8 +26,8 @@ from anyformer.data.files import Paths
 from anyformer.data.rows import Rows
 from anyformer.data.tables.formats import Row
 from anyformer.errors import FolderError, InputError
+from anyformer.forward_context import IGNORED
 from anyformer.generation.speech_prompt import language_id
-from anyformer.heads.base import IGNORED
 from anyformer.heads.cross_entropy import token_loss
 from anyformer.metrics.error_rates import cer_and_wer
 from anyformer.model import Model

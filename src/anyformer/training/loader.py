@@ -13,7 +13,7 @@ from torch import Tensor
 
 from anyformer.core.host import remember_host_copy
 from anyformer.errors import InputError
-from anyformer.heads.base import IGNORED
+from anyformer.forward_context import IGNORED
 from anyformer.tasks.negatives import REPEATED
 from anyformer.tasks.segment_memory import CONTINUES
 from anyformer.training.distributed import Devices

@@ -22,7 +22,7 @@ from anyformer.data.images.augment import (
     warp_mask,
 )
 from anyformer.errors import ConfigError
-from anyformer.heads.base import IGNORED
+from anyformer.forward_context import IGNORED
 
 STRONG = Augmentation(
     crop=(0.3, 1.0), flip=0.5, randaugment_ops=2, color_jitter=0.3, random_erasing=0.5, mixup=0.8, cutmix=1.0

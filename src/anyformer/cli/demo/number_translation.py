@@ -25,7 +25,7 @@ from torch import Tensor
 import anyformer as af
 from anyformer.config import Settings
 from anyformer.errors import FolderError
-from anyformer.heads.base import IGNORED
+from anyformer.forward_context import IGNORED
 from anyformer.heads.cross_entropy import token_loss
 from anyformer.model import Model
 from anyformer.progress import progress_bar

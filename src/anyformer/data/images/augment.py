@@ -22,7 +22,7 @@ from torch import Generator, Tensor
 from anyformer.config import Settings
 from anyformer.data.images.color_ops import apply_ops, jitter
 from anyformer.errors import ConfigError
-from anyformer.heads.base import IGNORED
+from anyformer.forward_context import IGNORED
 
 Batch = dict[str, Tensor]
 

@@ -25,7 +25,7 @@ from anyformer.data.images.image_file import ImageFile
 from anyformer.data.rows import Rows
 from anyformer.data.tables.formats import Row
 from anyformer.tasks.caption import Caption
-from anyformer.tasks.evaluate import evaluate_task
+from anyformer.tasks.evaluation import evaluate_task
 from anyformer.tasks.picture_text import texts_of
 
 WIDEST, THUMB = 480, 152  # pixels of an image, and of the same image above a word

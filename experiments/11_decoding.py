@@ -20,7 +20,7 @@ from anyformer.data.rows import Rows
 from anyformer.generation.keypoints import predict_keypoints
 from anyformer.layers.resnet import ConvStemConfig, ResNetConfig
 from anyformer.tasks import find
-from anyformer.tasks.evaluate import evaluate_task
+from anyformer.tasks.evaluation import evaluate_task
 from frame import Claim, Found, Options, Pace, Picture, Spread, Table, main, plot, spread
 from models import parameters
 from real import data, teach

@@ -39,7 +39,7 @@ from anyformer.errors import Error, FolderError
 from anyformer.jsonfile import read_object
 from anyformer.model import Model
 from anyformer.tasks import task as open_task
-from anyformer.tasks.evaluate import EvalResult, evaluate_task, show
+from anyformer.tasks.evaluation import EvalResult, evaluate_task, show
 from anyformer.training.report import read_metrics
 
 HERE = Path(__file__).parent

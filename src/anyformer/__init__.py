@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import anyformer.training.energy as energy
     from anyformer.data.images.attention_maps import rollout
     from anyformer.explorer.path_length import path_length
-    from anyformer.tasks import task
+    from anyformer.tasks import evaluate, task
     from anyformer.tokenizers.tokenizer import Tokenizer
     from anyformer.training.callbacks import Callback
 
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 _LATER = {
     "Callback": ("anyformer.training.callbacks", "Callback"),
     "Tokenizer": ("anyformer.tokenizers.tokenizer", "Tokenizer"),
+    "evaluate": ("anyformer.tasks", "evaluate"),
     "energy": ("anyformer.training.energy", None),
     "norms": ("anyformer.core.norms", None),
     "objectives": ("anyformer.tasks.objectives", None),
@@ -89,6 +90,7 @@ __all__ = [
     "attention_weights",
     "build",
     "energy",
+    "evaluate",
     "load",
     "look",
     "masks",

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import anyformer as af
-from anyformer.tasks.evaluate import evaluate_task
+from anyformer.tasks.evaluation import evaluate_task
 
 GIVEN: dict[str, tuple[Any, str]] = {
     "dicts": ([{"text": "fine", "label": "yes"}], "a list that contains a dict"),

@@ -13,7 +13,7 @@ from safetensors import safe_open
 import anyformer as af
 from anyformer import pretrained
 from anyformer.tasks import find
-from anyformer.tasks.evaluate import EvalResult
+from anyformer.tasks.evaluation import EvalResult
 from tests import shelf
 
 pack = shelf.packer()

@@ -12,7 +12,7 @@ import torch
 import anyformer as af
 from anyformer.cli.main import main
 from anyformer.tasks import find
-from anyformer.tasks.answer import answers_of, best_spans
+from anyformer.tasks.answer import AnswerOptions, answers_of, best_spans
 from tests.tasks.learn import awake, begin, learn, listed, quiet
 
 CONTEXT = "Amanda baked cookies on Monday while Jerry slept in the garden of his aunt"
@@ -88,7 +88,7 @@ def test_the_best_span_is_the_best_legal_one() -> None:
     start, end = torch.randn(20, 12), torch.randn(20, 12)
     inside = torch.zeros(20, 12, dtype=torch.bool)
     inside[:, 3:11] = True
-    scores, none, chance, first, last = best_spans(start, end, inside, 4)
+    scores, none, chance, first, last = best_spans(start, end, inside, AnswerOptions(max_answer_length=4))
     for i in range(20):
         legal = {(a, b): float(start[i, a] + end[i, b]) for a in range(3, 11) for b in range(a, min(a + 4, 11))}
         assert (first[i], last[i]) == max(legal, key=lambda span: legal[span])
@@ -104,7 +104,7 @@ def test_questions_without_an_answer() -> None:
     task = awake(begin("answer", "bert-tiny", rows, vocab_size=200, max_length=64, model=quiet("bert-tiny")))
     assert task.settings.unanswerable
     learn(task, rows, 80)
-    assert [str(one) for one in task.predict(rows)] == ["Amanda", "", "Monday"]
+    assert [str(one) for one in task.predict(rows)] == ["Amanda", "no answer", "Monday"]
     assert task.evaluate(rows)["exact"] == 100
 
 

@@ -14,7 +14,7 @@ import anyformer as af
 from anyformer.cli.main import main
 from anyformer.data.settings import DataSettings
 from anyformer.tasks import find
-from anyformer.tasks.evaluate import evaluate_task
+from anyformer.tasks.evaluation import evaluate_task
 from tests.checkpoints.oracles import make_oracle, save_oracle
 from tests.training import picture_files as pictures
 

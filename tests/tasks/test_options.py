@@ -51,8 +51,13 @@ def test_as_a_user_types_it() -> None:
             embed("x", **wrong)
 
 
-@pytest.mark.parametrize("name", sorted(TASKS))
-@pytest.mark.parametrize("things", [(), ("a", "b", "c")], ids=len)
+SEVERAL = ("classify-pair", "match")  # a text and its choices, an image and its texts
+
+
+@pytest.mark.parametrize(
+    ("name", "things"),
+    [(name, things) for name in sorted(TASKS) for things in ((), ("a", "b", "c")) if not (things and name in SEVERAL)],
+)
 def test_too_many_inputs_or_none_are_refused(name: str, things: tuple[str, ...]) -> None:
     kind = find(name)
     with pytest.raises(af.InputError, match=f"{name} takes one (input|pair)"):
@@ -82,16 +87,28 @@ def test_a_pair_may_be_two_arguments(name: str) -> None:
 def test_what_is_said_beside_a_picture_may_follow_it(name: str, option: str, monkeypatch: Any) -> None:
     """The second argument is the option of that name, in Python as on the command line."""
     kind, seen = find(name), []
-    monkeypatch.setattr(kind, "__call__", _noting(kind, seen))
+    monkeypatch.setattr(kind, "respond", lambda self, thing, **options: seen.append((thing, options)))
     task = kind.__new__(kind)
     task("a.png", "a cat")
-    assert seen == [(("a.png",), {option: "a cat"})]
+    assert seen == [("a.png", {option: "a cat"})]
     with pytest.raises(af.InputError, match=f"{name} takes one input"):
         task("a.png", "a cat", **{option: "a dog"})
 
 
-def _noting(kind: Any, seen: list[Any]) -> Any:
-    def call(self: Any, thing: Any, **options: Any) -> None:
-        seen.append(((thing,), options))
+def test_several_texts_may_follow_a_picture(monkeypatch: Any) -> None:
+    seen: list[Any] = []
+    kind = find("match")
+    monkeypatch.setattr(kind, "respond", lambda self, thing, **options: seen.append((thing, options)))
+    kind.__new__(kind)("a.png", "a cat", "two dogs")
+    assert seen == [("a.png", {"texts": ("a cat", "two dogs")})]
 
-    return type("Noting", (kind,), {"__call__": call}).__call__
+
+def test_two_lists_are_a_list_of_pairs(monkeypatch: Any) -> None:
+    seen: list[Any] = []
+    kind = find("answer")
+    monkeypatch.setattr(kind, "respond", lambda self, thing, **options: seen.append(thing))
+    task = kind.__new__(kind)
+    task(["Who?", "When?"], ["She did.", "Today."])
+    assert seen == [[("Who?", "She did."), ("When?", "Today.")]]
+    with pytest.raises(af.InputError, match="have 2 and 1 entries"):
+        task(["Who?", "When?"], ["She did."])

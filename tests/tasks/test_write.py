@@ -13,7 +13,7 @@ import anyformer as af
 from anyformer.data.batch_sampler import BatchConfig
 from anyformer.data.settings import DataSettings
 from anyformer.tasks import find
-from anyformer.tasks.evaluate import evaluate_task
+from anyformer.tasks.evaluation import evaluate_task
 from anyformer.tasks.job import Job
 from anyformer.tasks.translate import training_chunks
 from tests.tasks.learn import begin, learn, listed

@@ -16,11 +16,6 @@ from anyformer.cli import run_command, train_command  # noqa: F401 - they add th
 from anyformer.cli.app import Command, Device, Dtype, Plugins, TaskName, app, model_names
 
 
-def note(text: str) -> None:
-    """Print a message to standard error; standard output contains only answers."""
-    print(text, file=sys.stderr, flush=True)
-
-
 class CheckpointFormat(StrEnum):
     """Formats of model folders."""
 
@@ -147,7 +142,7 @@ def evaluate(
           ignore case, and crop lines that are wider than the model allows
     """
     from anyformer.tasks import find
-    from anyformer.tasks.evaluate import evaluate_task, show
+    from anyformer.tasks.evaluation import evaluate_task, note, show
     from anyformer.training.dotted_keys import parse_assignments, task_options
 
     chosen = task_options(find(task).options_class, parse_assignments(set or []))

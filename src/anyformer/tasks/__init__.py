@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 from anyformer import pretrained
 from anyformer.errors import ConfigError, nearest
@@ -13,7 +12,33 @@ from anyformer.errors import ConfigError, nearest
 if TYPE_CHECKING:
     import torch
 
-    from anyformer.tasks.base import Task
+    from anyformer.data.files import Paths
+    from anyformer.tasks.answer import AnswerTask
+    from anyformer.tasks.answers import Label
+    from anyformer.tasks.ask_image import AskImage
+    from anyformer.tasks.base import Metrics, Task
+    from anyformer.tasks.caption import Caption
+    from anyformer.tasks.classify_audio import ClassifyAudio
+    from anyformer.tasks.classify_image import ClassifyImage
+    from anyformer.tasks.classify_pair import ClassifyPair
+    from anyformer.tasks.classify_set import ClassifySet
+    from anyformer.tasks.classify_text import ClassifyText, RegressionValue
+    from anyformer.tasks.classify_video import ClassifyVideo
+    from anyformer.tasks.complete_image import CompleteImage
+    from anyformer.tasks.detect import Detect
+    from anyformer.tasks.electra import Electra
+    from anyformer.tasks.embed import Embed
+    from anyformer.tasks.fill_mask import FilledText, FillMask
+    from anyformer.tasks.language import GenerateTask
+    from anyformer.tasks.match import Match
+    from anyformer.tasks.pose import PoseTask
+    from anyformer.tasks.read import Read
+    from anyformer.tasks.reconstruct import Reconstruct
+    from anyformer.tasks.segment import Segment
+    from anyformer.tasks.summarize import Summarize
+    from anyformer.tasks.tag import Tag
+    from anyformer.tasks.transcribe import Transcribe
+    from anyformer.tasks.translate import Translate
 
 # Task -> its class, whose module loads when it is used.
 TASKS = {
@@ -55,16 +80,72 @@ def find(name: str) -> type[Task]:
     return found
 
 
+Folder: TypeAlias = str | PathLike[str] | None
+TextClassifier: TypeAlias = "ClassifyText[str, Label | RegressionValue]"
+
+
+@overload
+def task(name: Literal["answer"], path: Folder = None, **options: object) -> AnswerTask: ...
+@overload
+def task(name: Literal["ask-image"], path: Folder = None, **options: object) -> AskImage: ...
+@overload
+def task(name: Literal["caption"], path: Folder = None, **options: object) -> Caption: ...
+@overload
+def task(name: Literal["classify-audio"], path: Folder = None, **options: object) -> ClassifyAudio: ...
+@overload
+def task(name: Literal["classify-image"], path: Folder = None, **options: object) -> ClassifyImage: ...
+@overload
+def task(name: Literal["classify-pair"], path: Folder = None, **options: object) -> ClassifyPair: ...
+@overload
+def task(name: Literal["classify-set"], path: Folder = None, **options: object) -> ClassifySet: ...
+@overload
 def task(
+    name: Literal["classify-text"], path: Folder = None, **options: object
+) -> ClassifyText[str, Label | RegressionValue]: ...
+@overload
+def task(name: Literal["classify-video"], path: Folder = None, **options: object) -> ClassifyVideo: ...
+@overload
+def task(name: Literal["complete-image"], path: Folder = None, **options: object) -> CompleteImage: ...
+@overload
+def task(name: Literal["detect"], path: Folder = None, **options: object) -> Detect: ...
+@overload
+def task(name: Literal["electra"], path: Folder = None, **options: object) -> Electra: ...
+@overload
+def task(name: Literal["embed"], path: Folder = None, **options: object) -> Embed: ...
+@overload
+def task(name: Literal["fill-mask"], path: Folder = None, **options: object) -> FillMask[FilledText]: ...
+@overload
+def task(name: Literal["generate"], path: Folder = None, **options: object) -> GenerateTask: ...
+@overload
+def task(name: Literal["match"], path: Folder = None, **options: object) -> Match: ...
+@overload
+def task(name: Literal["pose"], path: Folder = None, **options: object) -> PoseTask: ...
+@overload
+def task(name: Literal["read"], path: Folder = None, **options: object) -> Read: ...
+@overload
+def task(name: Literal["reconstruct"], path: Folder = None, **options: object) -> Reconstruct: ...
+@overload
+def task(name: Literal["segment"], path: Folder = None, **options: object) -> Segment: ...
+@overload
+def task(name: Literal["summarize"], path: Folder = None, **options: object) -> Summarize: ...
+@overload
+def task(name: Literal["tag"], path: Folder = None, **options: object) -> Tag: ...
+@overload
+def task(name: Literal["transcribe"], path: Folder = None, **options: object) -> Transcribe: ...
+@overload
+def task(name: Literal["translate"], path: Folder = None, **options: object) -> Translate: ...
+@overload
+def task(name: str, path: Folder = None, **options: object) -> Task: ...
+def task(  # type: ignore[misc]  # the overloads leave device and dtype to their options
     name: str,
-    path: str | PathLike[str] | None = None,
+    path: Folder = None,
     *,
     device: str | torch.device = "auto",
     dtype: torch.dtype | str | None = None,
-    **options: Any,
-) -> Callable[..., Any]:
-    """A model folder, a .gguf file or a model that ships as a function: one thing in, one answer out; a list in, a list
-    out.
+    **options: object,
+) -> Task:
+    """A task with its model as a function: an input in, an answer out; a list in, a list out. The model is a folder, a
+    .gguf file or the name of a model that is installed; without one, the default model of the task.
 
     ask = task("generate", "folder", max_new_tokens=50)
     print(ask("What is the capital of France?"))
@@ -76,5 +157,29 @@ def task(
     """
     kind = find(name)
     found = pretrained.default(name).open() if path is None else pretrained.resolve_path(path)
-    ready: Callable[..., Any] = kind.load(found, device=device, dtype=dtype, **options)
-    return ready
+    given: dict[str, Any] = options
+    return kind.load(found, device=device, dtype=dtype, **given)
+
+
+def evaluate(
+    name: str,
+    *,
+    data: Paths,
+    model: Folder = None,
+    columns: str = "",
+    device: str = "auto",
+    dtype: str | None = None,
+    **options: object,
+) -> Metrics:
+    """The metrics of a model on labeled rows, as a dict: the command `anyformer eval`.
+
+    evaluate("classify-text", model="folder", data="dev.tsv")["accuracy"]
+
+    Without `model`, the default model of the task. `columns` says which column is what ("text=4,label=stars"); other
+    options are those of the task (task.*), where they differ from the folder's. What is inferred is printed to standard
+    error.
+    """
+    from anyformer.tasks.evaluation import evaluate_task, note
+
+    found = evaluate_task(name, model, data, columns=columns, options=options, device=device, dtype=dtype, say=note)
+    return found.metrics

@@ -24,44 +24,49 @@ from anyformer.errors import InputError
 from anyformer.metrics.squad import squad
 from anyformer.model import Model
 from anyformer.tasks import build
+from anyformer.tasks.answers import Answer, CalibratedOptions
 from anyformer.tasks.base import (
     DEFAULT_SETUP,
     Batch,
     Column,
     Loss,
     Metrics,
-    Options,
     Progress,
     Source,
     TaskSetup,
     answering,
 )
+from anyformer.tasks.inputs import TextPair
 from anyformer.tasks.schedule_presets import schedule_for
-from anyformer.tasks.text import TEXT_PAD_VALUES, TextTask, as_list, pair_of, text_of, texts_of
+from anyformer.tasks.text import TEXT_PAD_VALUES, TextTask, pair_of, text_of, texts_of
 from anyformer.tokenizers.components import Span
 
 
 @dataclass(frozen=True)
-class ExtractedAnswer:
-    """A span of the context from character `start` to before `end`, and its probability; "" if there is no answer."""
+class ExtractedAnswer(Answer):
+    """A span of the context from character `start` to before `end`, and its probability; "" if there is no answer.
+    `unsure`: the probability is below the model's task.unsure_below."""
 
     text: str
     score: float
     start: int
     end: int
+    unsure: bool = False
 
     def __str__(self) -> str:
-        return self.text
+        return f"{self.text or 'no answer'} (unsure)" if self.unsure else self.text or "no answer"
 
 
 @dataclass(frozen=True, kw_only=True)
-class AnswerOptions(Options):
+class AnswerOptions(CalibratedOptions):
     stride: int = 128  # tokens by which the windows of a long context overlap
     max_answer_length: int = 30  # tokens of an answer
     unanswerable: bool = False  # whether a question may have no answer in its context (SQuAD 2)
+    # By how much the score of no answer must exceed that of the best span; above 0, more questions are answered.
+    no_answer_margin: float = 0.0
 
 
-class AnswerTask(TextTask):
+class AnswerTask(TextTask[TextPair, ExtractedAnswer]):
     name = "answer"
     fills = MappingProxyType({**TEXT_PAD_VALUES, "inside": 0})
     about = "extract the answer to a question from a text"
@@ -155,7 +160,7 @@ class AnswerTask(TextTask):
         nothing: dict[int, float] = {}
         with answering(self.model):
             for numbers, batch in self.batches_of(examples, progress=progress):
-                found = best_spans(*self.scores(batch), batch["inside"].bool(), self.settings.max_answer_length)
+                found = best_spans(*self.scores(batch), batch["inside"].bool(), self.settings)
                 for number, score, none, chance, first, last in zip(numbers.tolist(), *found, strict=True):
                     row, example = examples.row(number), examples[number]
                     nothing[row] = min(nothing.get(row, float("inf")), none)
@@ -166,21 +171,18 @@ class AnswerTask(TextTask):
         return [self._or_nothing(*best[row], nothing[row]) for row in range(len(rows))]
 
     def _or_nothing(self, score: float, answer: ExtractedAnswer, nothing: float) -> ExtractedAnswer:
-        if self.settings.unanswerable and nothing > score:
-            return ExtractedAnswer("", 1.0 - answer.score, 0, 0)
-        return answer
+        if self.settings.unanswerable and nothing > score + self.settings.no_answer_margin:
+            answer = ExtractedAnswer("", 1.0 - answer.score, 0, 0)
+        return replace(answer, unsure=self.settings.unsure(answer.score))
 
     def evaluate(self, rows: Rows, progress: Progress | None = None) -> Metrics:
         said = [answer.text for answer in self.predict(rows, progress)]
         wanted = [[text for text, _ in answers_of(row)] for row in rows]
         return {**squad(said, wanted), "signature": "squad:v1.1-normalisation|scale:100"}
 
-    def __call__(self, thing: Any, **options: Any) -> Any:
-        """A question and its context as a pair, as a mapping, or as a line with a tab between them."""
-        things, alone = as_list(thing)
-        rows = [self._row(one) for one in things]
-        answers = self.predict(ListRows(rows)) if rows else []
-        return answers[0] if alone else answers
+    def answers(self, things: list[TextPair], **options: Any) -> list[ExtractedAnswer]:
+        """Each a question and its context: a pair, a mapping, or a line with a tab between them."""
+        return self.predict(ListRows([self._row(one) for one in things]))
 
     def _row(self, thing: Any) -> Row:
         thing = thing.split("\t", 1) if isinstance(thing, str) else thing
@@ -192,14 +194,14 @@ class AnswerTask(TextTask):
         return schedule_for(rows, 3, size=32, lr=1e-4, schedule="linear", warm=10)
 
 
-def best_spans(start: Tensor, end: Tensor, inside: Tensor, longest: int) -> tuple[list[Any], ...]:
+def best_spans(start: Tensor, end: Tensor, inside: Tensor, options: AnswerOptions) -> tuple[list[Any], ...]:
     """For each row of [B, T]: the score of its best span within the context, that of no answer (the first token twice),
     the span's chance, its first and its last token."""
     none = (start[:, 0] + end[:, 0]).tolist()
-    chance = F.log_softmax(start, dim=1), F.log_softmax(end, dim=1)
+    chance = [F.log_softmax(one / options.temperature, dim=1) for one in (start, end)]
     first, last = (one.masked_fill(~inside, float("-inf")) for one in (start, end))
     length = start.shape[1]
-    sums = torch.full((len(start), min(longest, length), length), float("-inf"), device=start.device)
+    sums = torch.full((len(start), min(options.max_answer_length, length), length), float("-inf"), device=start.device)
     for extra in range(sums.shape[1]):
         sums[:, extra, : length - extra] = first[:, : length - extra] + last[:, extra:]
     score, place = sums.flatten(1).max(dim=1)

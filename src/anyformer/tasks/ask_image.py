@@ -31,8 +31,9 @@ from anyformer.metrics.captions import caption_scores
 from anyformer.tasks.base import DEFAULT_SETUP, Batch, Column, Loss, Metrics, Options, Progress, Total, answering
 from anyformer.tasks.generated import Generated, generated
 from anyformer.tasks.grouped import group_by_image
+from anyformer.tasks.inputs import ImageInput
 from anyformer.tasks.picture_text import ImageText, ImageTextOptions, PictureTextTask, as_grid, draw_texts, texts_of
-from anyformer.tasks.text import as_list, pad_labels, text_of
+from anyformer.tasks.text import pad_labels, text_of
 from anyformer.tokenizers.padding import pad
 from anyformer.tokenizers.tokenizer import Tokenizer
 
@@ -46,7 +47,7 @@ class AskOptions(ImageTextOptions):
     augment: Augmentation = Augmentation(crop=(0.6, 1.0), color_jitter=0.3)
 
 
-class AskImage(PictureTextTask):
+class AskImage(PictureTextTask[ImageInput | tuple[ImageInput, str], ImageText]):
     name = "ask-image"
     fills = MappingProxyType({"input_ids": 0, "attention_mask": 0, "labels": IGNORED, "both_ways": 0})
     about = "answer a question about an image"
@@ -163,14 +164,12 @@ class AskImage(PictureTextTask):
         figures: Metrics = {"loss": total.mean, "loss_shuffled": other.mean, "exact": 100 * exact}
         return {**figures, **scores, **self.skipped()}
 
-    def __call__(self, thing: Any, **options: Any) -> Any:
-        """An image, a pair of it and a question, or "FILE|question"; `question` holds for all that bring none."""
-        things, alone = as_list(thing)
+    def answers(self, things: list[Any], **options: Any) -> list[Any]:
+        """Each an image, a pair of it and a question, or "FILE|question"; `question` is that of all others."""
         question = options.pop("question", None)
         question = None if question is None else text_of(question, "question")
         pairs = [split(one, question) for one in things]
-        answers = [self._answer(picture, asked, options) for picture, asked in pairs]
-        return answers[0] if alone else answers
+        return [self._answer(picture, asked, options) for picture, asked in pairs]
 
     def _answer(
         self, picture: ImageFile, question: str | None, options: Mapping[str, Any]

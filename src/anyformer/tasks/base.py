@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import wraps
-from inspect import signature
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Generic, Protocol, Self, overload
 
 import numpy as np
 import torch
 from torch import Generator, Tensor
+from typing_extensions import TypeVar
 
 from anyformer.config import Settings
 from anyformer.data.batch_sampler import BatchConfig, Index, LengthGroupedSampler
@@ -90,7 +89,11 @@ class BatchPlan(Protocol):
     def global_batches(self, n: int) -> Sequence[Index]: ...
 
 
-class Task:
+Input = TypeVar("Input", default=Any)
+Reply = TypeVar("Reply", default=Any)
+
+
+class Task(Generic[Input, Reply]):
     """`metric` is the name of the metric by which checkpoints are compared."""
 
     name: ClassVar[str]
@@ -125,12 +128,6 @@ class Task:
     compiled: bool = False  # whether what `ready` does is compiled, while training
     model: Model
     settings: Any  # its own options, as chosen
-
-    def __init_subclass__(cls, **given: Any) -> None:
-        """Make every task's call refuse the arguments that it does not take."""
-        super().__init_subclass__(**given)
-        if not hasattr(cls.__call__, "__wrapped__"):
-            cls.__call__ = _refusing(cls.__call__)  # type: ignore[method-assign]
 
     @classmethod
     def check_call(cls, given: Iterable[str]) -> None:
@@ -242,8 +239,37 @@ class Task:
         """The field's own figures, with the signature where there is one."""
         raise NotImplementedError
 
-    def __call__(self, thing: Any, **options: Any) -> Any:
-        """One thing in, one answer out; a list in, a list out."""
+    @overload
+    def __call__(self, thing: list[Input], /, **options: object) -> list[Reply]: ...
+    @overload
+    def __call__(self, thing: Input, /, *more: object, **options: object) -> Reply: ...
+    def __call__(self, *things: object, **options: object) -> object:  # type: ignore[misc]  # mypy wants their names
+        """The answer to an input; for a list, a list of answers. A pair may be two arguments, and what goes with an
+        input (the texts of match, the question of ask-image) may follow it, as on the command line."""
+        self.check_call(options)
+        thing, options = self.one_input(things, options)
+        return self.respond(thing, **options)
+
+    def one_input(self, things: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """The arguments of a call as one input (or a list of them) and options."""
+        if len(things) == 1:
+            return things[0], options
+        if len(things) == 2 and self.beside is not None and self.beside not in options:
+            return things[0], {self.beside: things[1], **options}
+        pairs = self.asks == 2 and self.beside is None
+        if pairs and len(things) == 2:
+            return paired(*things), options
+        what = "pair" if pairs else "input"
+        raise InputError(f"{self.name} takes one {what} or a list of them; give options by name.")
+
+    def respond(self, thing: Any, **options: Any) -> Any:
+        """The answer to one input, or those to a list."""
+        if not isinstance(thing, list):
+            return self.answers([thing], **options)[0]
+        return self.answers(thing, **options) if thing else []
+
+    def answers(self, things: list[Input], **options: Any) -> Sequence[Any]:
+        """An answer for each of the inputs, of which there is one or more."""
         raise NotImplementedError
 
     @classmethod
@@ -370,26 +396,13 @@ class Task:
                 progress(done + 1, len(batches))
 
 
-def _refusing(call: Callable[..., Any]) -> Callable[..., Any]:
-    taken = signature(call)
-
-    @wraps(call)
-    def checked(self: Task, *things: Any, **options: Any) -> Any:
-        self.check_call(options)
-        pairs = self.asks == 2 and self.beside is None
-        if len(things) == 2 and pairs:
-            things = (things,)
-        elif len(things) == 2 and self.beside is not None and self.beside not in options:
-            options, things = {self.beside: things[1], **options}, things[:1]
-        try:
-            taken.bind(self, *things, **options)
-        except TypeError:
-            what = "pair" if pairs else "input"
-            message = f"{self.name} takes one {what} or a list of them; give options by name."
-            raise InputError(message) from None
-        return call(self, *things, **options)
-
-    return checked
+def paired(first: Any, second: Any) -> Any:
+    """Two arguments as a pair; two lists as a list of pairs."""
+    if not (isinstance(first, list) and isinstance(second, list)):
+        return first, second
+    if len(first) != len(second):
+        raise InputError(f"The two lists have {len(first)} and {len(second)} entries; they must be of equal length.")
+    return list(zip(first, second, strict=True))
 
 
 def fit(rows: Rows, columns: Sequence[Column], chosen: Mapping[str, str], task: str) -> Rows:

@@ -22,7 +22,8 @@ from anyformer.forward_context import IGNORED
 from anyformer.metrics.captions import caption_scores, normalize_words
 from anyformer.tasks.base import DEFAULT_SETUP, Column, Metrics, Options, Progress, Total, answering
 from anyformer.tasks.grouped import group_by_image
-from anyformer.tasks.picture_text import ImageTextOptions, PictureTextTask, texts_of
+from anyformer.tasks.inputs import ImageInput
+from anyformer.tasks.picture_text import ImageText, ImageTextOptions, PictureTextTask, texts_of
 from anyformer.tokenizers.tokenizer import Tokenizer
 
 
@@ -33,7 +34,7 @@ class CaptionOptions(ImageTextOptions):
     augment: Augmentation = Augmentation(crop=(0.6, 1.0), color_jitter=0.3)
 
 
-class Caption(PictureTextTask):
+class Caption(PictureTextTask[ImageInput, ImageText]):
     name = "caption"
     fills = MappingProxyType({"labels": IGNORED, "decoder_attention_mask": 0})
     about = "describe an image in a sentence"

@@ -24,6 +24,7 @@ from anyformer.data.tables.formats import Row
 from anyformer.errors import Error
 from anyformer.model import Model
 from anyformer.tasks.base import Batch, Column, Options
+from anyformer.tasks.inputs import AudioInput
 from anyformer.tasks.labeled import LabeledTask
 from anyformer.tasks.schedule_presets import schedule_for
 
@@ -46,7 +47,7 @@ class ClassifyAudioOptions(Options):
     augment: SpecAugmentSettings = SpecAugmentSettings()
 
 
-class ClassifyAudio(LabeledTask):
+class ClassifyAudio(LabeledTask[AudioInput]):
     name = "classify-audio"
     about = "classify audio"
     columns = (Column("audio", ("sound", "file", "path")), Column("label", LABELS))

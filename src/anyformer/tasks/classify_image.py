@@ -7,8 +7,8 @@ classify("cat.jpg").draw()              # the image, with what the class token l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
@@ -29,27 +29,15 @@ from anyformer.heads.cross_entropy import token_loss
 from anyformer.metrics.classification import accuracy, f1
 from anyformer.model import Model
 from anyformer.tasks import build
+from anyformer.tasks.answers import ImageLabel
 from anyformer.tasks.base import DEFAULT_SETUP, Batch, Column, Loss, Metrics, Progress, Source, TaskSetup, answering
 from anyformer.tasks.distill import DistillOptions, Teacher
+from anyformer.tasks.inputs import ImageInput
 from anyformer.tasks.picture import PictureTask, head_for, takes_images
 from anyformer.tasks.schedule_presets import schedule_for
 from anyformer.tasks.text import softmax_scores
 
 HEADS = ("distill", "classify", "classify-image")
-
-
-@dataclass(frozen=True)
-class ImageLabel:
-    """A class and its probability. `scores` holds the probability of every class; `draw()` returns the image with its
-    attention map."""
-
-    label: str
-    score: float
-    scores: Mapping[str, float] = field(repr=False)
-    draw: Callable[[], Any] = field(repr=False, compare=False)
-
-    def __str__(self) -> str:
-        return f"{self.label} ({self.score:.2f})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +48,7 @@ class ClassifyImageOptions(DistillOptions):
     )
 
 
-class ClassifyImage(PictureTask):
+class ClassifyImage(PictureTask[ImageInput, ImageLabel]):
     name = "classify-image"
     about = "classify images"
     columns = (Column("image"), Column("label", ("labels", "class", "category", "target", "y")))
@@ -165,7 +153,7 @@ class ClassifyImage(PictureTask):
     def _label(self, picture: ImageFile, scores: Tensor) -> ImageLabel:
         best = int(scores.argmax())
         every = dict(zip(self.labels, scores.tolist(), strict=True))
-        return ImageLabel(self.labels[best], float(scores[best]), every, lambda: self.draw(picture))
+        return ImageLabel(self.labels[best], float(scores[best]), every, draw=lambda: self.draw(picture))
 
     def draw(self, picture: ImageFile) -> Any:
         """The image, and beside it what the class token attends to: in the last layer, and through all of them."""

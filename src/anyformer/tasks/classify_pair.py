@@ -29,9 +29,11 @@ from anyformer.heads.cross_entropy import token_loss
 from anyformer.metrics.classification import accuracy
 from anyformer.model import Model
 from anyformer.tasks import build
+from anyformer.tasks.answers import Answer, Label
 from anyformer.tasks.base import Batch, Column, Loss, Metrics, Source
-from anyformer.tasks.classify_text import ClassifyOptions, ClassifyText
-from anyformer.tasks.text import as_list, pair_of, softmax_scores, text_of, texts_of
+from anyformer.tasks.classify_text import ClassifyOptions, ClassifyText, RegressionValue
+from anyformer.tasks.inputs import TextPair
+from anyformer.tasks.text import pair_of, text_of, texts_of
 
 FIRST = Column(
     "first",
@@ -56,16 +58,17 @@ NUMBERED = re.compile(r"(ending|choice|option|answer|alternative|solution|sol)[ 
 
 
 @dataclass(frozen=True)
-class Choice:
+class Choice(Answer):
     """The chosen text, its index and its probability; `scores` are those of all choices."""
 
     text: str
     index: int
     score: float
     scores: tuple[float, ...] = field(repr=False)
+    unsure: bool = False
 
     def __str__(self) -> str:
-        return f"{self.text} ({self.score:.2f})"
+        return f"{self.text} ({self.score:.2f}{', unsure' if self.unsure else ''})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +78,7 @@ class PairOptions(ClassifyOptions):
     symmetric: bool = False
 
 
-class ClassifyPair(ClassifyText):
+class ClassifyPair(ClassifyText[TextPair | tuple[str, list[str]], Label | RegressionValue | Choice]):
     name = "classify-pair"
     options_class = PairOptions
     settings: PairOptions
@@ -218,12 +221,13 @@ class ClassifyPair(ClassifyText):
     def figures(self, said: list[int], right: list[int]) -> Metrics:
         return {"accuracy": accuracy(said, right)} if self.chooses else super().figures(said, right)
 
-    def __call__(self, thing: Any, **options: Any) -> Any:
-        """A pair of texts, a list of pairs, or a line with a tab between the two; for choices, a text and a list."""
-        things, alone = as_list(thing)
-        rows = [self._row(one) for one in things]
-        answers = self.answer(rows) if rows else []
-        return answers[0] if alone else answers
+    def one_input(self, things: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """A text and its choices may be several arguments."""
+        return super().one_input(things, options) if len(things) < 3 else (things, options)
+
+    def row_of_input(self, thing: Any) -> Row:
+        """A pair of texts, a mapping, or a line with a tab between the two; for choices, a text and a list."""
+        return self._row(thing)
 
     def _row(self, thing: Any) -> Row:
         if not self.chooses:
@@ -236,13 +240,13 @@ class ClassifyPair(ClassifyText):
     def answer(self, rows: list[Row]) -> list[Any]:
         if not self.chooses:
             return super().answer(rows)
-        found = softmax_scores(self.predict(ListRows(rows)))
+        found = self.settings.probabilities(self.predict(ListRows(rows)))
         return [self._choice(row["choices"], scores) for row, scores in zip(rows, found, strict=True)]
 
-    @staticmethod
-    def _choice(choices: Sequence[str], scores: Tensor) -> Choice:
+    def _choice(self, choices: Sequence[str], scores: Tensor) -> Choice:
         best = int(scores.argmax())
-        return Choice(choices[best], best, float(scores[best]), tuple(scores[: len(choices)].tolist()))
+        score = float(scores[best])
+        return Choice(choices[best], best, score, tuple(scores[: len(choices)].tolist()), self.settings.unsure(score))
 
 
 def swap_pair(batch: Batch, rows: Tensor) -> Batch:

@@ -33,6 +33,7 @@ from anyformer.jsonfile import parse_json, parse_object
 from anyformer.model import Model
 from anyformer.schema import check_value
 from anyformer.tasks.base import DEFAULT_SETUP, Batch, Column, listing
+from anyformer.tasks.inputs import SetInput
 from anyformer.tasks.labeled import LabeledTask
 from anyformer.tasks.schedule_presets import schedule_for
 
@@ -148,7 +149,7 @@ class SetReader(Settings):
 READERS: dict[str, type[TableReader] | type[SetReader]] = {"table": TableReader, "set": SetReader}
 
 
-class ClassifySet(LabeledTask):
+class ClassifySet(LabeledTask[SetInput]):
     name = "classify-set"
     about = "classify sets of points or rows of a table"
     columns = (Column("set"), Column("label", LABELS))

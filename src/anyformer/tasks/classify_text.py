@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
@@ -27,39 +27,29 @@ from anyformer.heads.cross_entropy import token_loss
 from anyformer.metrics.classification import accuracy, f1, matthews_corrcoef, pearson, spearman
 from anyformer.model import Model
 from anyformer.tasks import build
+from anyformer.tasks.answers import Answer, CalibratedOptions, best_label
 from anyformer.tasks.base import (
     DEFAULT_SETUP,
     Batch,
     Column,
+    Input,
     Loss,
     Metrics,
-    Options,
     Progress,
+    Reply,
     Source,
     TaskSetup,
     answering,
 )
 from anyformer.tasks.embed import read_sentence_transformer_config
-from anyformer.tasks.text import TEXT_PAD_VALUES, TextTask, as_list, divergence, labels_of, softmax_scores, texts_of
+from anyformer.tasks.text import TEXT_PAD_VALUES, TextTask, divergence, labels_of, texts_of
 
 MOST = 1000  # labels; more than that are no classes
 OF_NUMBERS = ("pearson", "spearman")
 
 
 @dataclass(frozen=True)
-class Label:
-    """A class and its probability; `scores` holds the probability of every class."""
-
-    label: str
-    score: float
-    scores: Mapping[str, float] = field(repr=False)
-
-    def __str__(self) -> str:
-        return f"{self.label} ({self.score:.2f})"
-
-
-@dataclass(frozen=True)
-class RegressionValue:
+class RegressionValue(Answer):
     """A predicted number."""
 
     value: float
@@ -72,7 +62,7 @@ class RegressionValue:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassifyOptions(Options):
+class ClassifyOptions(CalibratedOptions):
     problem: Literal["auto", "classification", "regression", "choices"] = "auto"  # "auto": from the labels
     metric: Literal["auto", "accuracy", "f1", "matthews", "pearson", "spearman"] = "auto"
     # Which tokens the class is told from; "auto": as a sentence encoder was trained, else as the model has it.
@@ -82,10 +72,11 @@ class ClassifyOptions(Options):
     r_drop: float = 0.0
 
     def check(self) -> None:
+        super().check()
         self.require(self.r_drop >= 0, f"r_drop is {self.r_drop}; it must be 0 or more.")
 
 
-class ClassifyText(TextTask):
+class ClassifyText(TextTask[Input, Reply]):
     name = "classify-text"
     fills = TEXT_PAD_VALUES
     about = "classify texts: sentiment, topic, language"
@@ -293,20 +284,18 @@ class ClassifyText(TextTask):
             "matthews": matthews_corrcoef(said, right),
         }
 
-    def __call__(self, thing: Any, **options: Any) -> Any:
-        things, alone = as_list(thing)
-        answers = self.answer([{"text": one} for one in things]) if things else []
-        return answers[0] if alone else answers
+    def answers(self, things: list[Input], **options: Any) -> list[Any]:
+        return self.answer([self.row_of_input(one) for one in things])
+
+    def row_of_input(self, thing: Any) -> Row:
+        """An input of a call as a row."""
+        return {"text": thing}
 
     def answer(self, rows: list[Row]) -> list[Any]:
         logits = self.predict(ListRows(rows))
         if self.number:
             return [RegressionValue(float(row[0])) for row in logits]
-        return [self._label(row) for row in softmax_scores(logits)]
-
-    def _label(self, scores: Tensor) -> Label:
-        best = int(scores.argmax())
-        return Label(self.labels[best], float(scores[best]), dict(zip(self.labels, scores.tolist(), strict=True)))
+        return [best_label(self.labels, row, self.settings) for row in self.settings.probabilities(logits)]
 
     @classmethod
     def advice(cls, fresh: bool, rows: int) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from anyformer.data.tables.formats import Row
 from anyformer.data.video.clips import Clip, read_clips
 from anyformer.model import Model
 from anyformer.tasks.base import Batch, Column, Options
+from anyformer.tasks.inputs import VideoInput
 from anyformer.tasks.labeled import LabeledTask
 from anyformer.tasks.schedule_presets import schedule_for
 
@@ -66,7 +67,7 @@ class ClipReader:
         return {FILE: self.processor.write()}
 
 
-class ClassifyVideo(LabeledTask):
+class ClassifyVideo(LabeledTask[VideoInput]):
     name = "classify-video"
     about = "classify videos"
     columns = (

@@ -44,9 +44,10 @@ from anyformer.model import Model
 from anyformer.recipes.dalle import BYTES, DalleConfig
 from anyformer.recipes.image_transformer import ImageTransformerConfig
 from anyformer.recipes.imagegpt import ImageGPTConfig
+from anyformer.tasks.answers import Answer
 from anyformer.tasks.base import Batch, Column, Loss, Metrics, Progress, Source, Total, answering
+from anyformer.tasks.inputs import ImageInput
 from anyformer.tasks.picture import ImageOptions, PictureTask
-from anyformer.tasks.text import as_list
 
 SEEN = 2000  # images whose colors a palette is made of
 PIXELS = 200_000  # and how many pixels of them
@@ -57,7 +58,7 @@ Pixels = NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
-class Completion:
+class Completion(Answer):
     """`images` are the completions, 8-bit arrays [rows, columns, channels]; `bits` is the mean cost of the true
     remainder; `rows` are the given and all rows."""
 
@@ -100,7 +101,7 @@ class CompleteImageOptions(ImageOptions):
         self.require(self.num_samples > 0, f"num_samples is {self.num_samples}; it must be 1 or more.")
 
 
-class CompleteImage(PictureTask):
+class CompleteImage(PictureTask[ImageInput | tuple[str, ImageInput], Completion]):
     name = "complete-image"
     about = "complete an image, pixel by pixel"
     columns = (Column("image"), Column("text", ("caption", "captions", "sentence", "label", "class"), optional=True))
@@ -211,13 +212,11 @@ class CompleteImage(PictureTask):
 
     # Answers.
 
-    def __call__(self, thing: Any, **options: Any) -> Any:
-        """An image; or, where the model reads a text first, a text, or a text and an image."""
+    def answers(self, things: list[Any], **options: Any) -> list[Completion]:
+        """Each an image; or, where the model reads a text first, a text, or a text and an image."""
         if not self.text_length:
-            return super().__call__(thing, **options)
-        things, alone = as_list(thing)
-        answers = [self._said(*_text_and_picture(one), options) for one in things]
-        return answers[0] if alone else answers
+            return super().answers(things, **options)
+        return [self._said(*_text_and_picture(one), options) for one in things]
 
     def _said(self, text: str, picture: ImageFile | None, options: dict[str, Any]) -> Completion:
         if picture is not None:

@@ -15,10 +15,20 @@ from anyformer.data.images.loading import DecodedImages, take
 from anyformer.data.rows import Rows
 from anyformer.data.settings import DataSettings, parse_pairs
 from anyformer.data.tables.formats import Row
-from anyformer.tasks.base import DEFAULT_SETUP, BatchPlan, Metrics, Progress, Task, column_names, header_of
+from anyformer.tasks.base import (
+    DEFAULT_SETUP,
+    BatchPlan,
+    Input,
+    Metrics,
+    Progress,
+    Reply,
+    Task,
+    column_names,
+    header_of,
+)
 
 
-class DecodedTask(Task):
+class DecodedTask(Task[Input, Reply]):
     """`example` converts a row to the input of `collate`."""
 
     reads = "files"

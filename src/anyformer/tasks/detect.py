@@ -8,7 +8,7 @@ detect("street.jpg").draw()             # the image with the boxes on it
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,7 +34,9 @@ from anyformer.heads.set_criterion import BOX, CLASS, GIOU
 from anyformer.metrics.detection import GroundTruthBoxes, PredictedBoxes, average_precision, coco_metrics
 from anyformer.model import Model
 from anyformer.tasks import build
+from anyformer.tasks.answers import Answer, Drawing
 from anyformer.tasks.base import Batch, Column, Loss, Metrics, Progress, TaskSetup, Total, answering
+from anyformer.tasks.inputs import ImageInput
 from anyformer.tasks.picture import ImageOptions, PictureTask
 from anyformer.tasks.schedule_presets import schedule_for
 from anyformer.tasks.text import labels_of
@@ -44,7 +46,7 @@ NAMED = 5  # boxes that are told of one by one when they are left out
 
 
 @dataclass(frozen=True)
-class Detection:
+class Detection(Answer):
     """`box` is left, top, right, bottom in pixels of the image; `slot` is the index of the object query."""
 
     label: str
@@ -57,11 +59,11 @@ class Detection:
 
 
 @dataclass(frozen=True)
-class Detections(Sequence[Detection]):
+class Detections(Answer, Sequence[Detection]):
     """Detections for each image, the most confident first. `draw()` returns the image with the boxes."""
 
     items: tuple[Detection, ...]
-    draw: Callable[[], Any] = field(repr=False, compare=False)
+    draw: Drawing = field(repr=False, compare=False)
 
     def __len__(self) -> int:
         return len(self.items)
@@ -86,7 +88,7 @@ class DetectOptions(ImageOptions):
         self.require(0 <= self.threshold <= 1, f"threshold is {self.threshold}; it must be from 0 to 1.")
 
 
-class Detect(PictureTask):
+class Detect(PictureTask[ImageInput, Detections]):
     name = "detect"
     about = "detect objects: boxes, classes and scores"
     columns = (

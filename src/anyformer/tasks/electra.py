@@ -19,14 +19,15 @@ from anyformer.errors import ConfigError, FolderError
 from anyformer.model import Model
 from anyformer.recipes.electra_joint import copy_generator
 from anyformer.tasks import build
+from anyformer.tasks.answers import Answer
 from anyformer.tasks.base import DEFAULT_SETUP, Batch, Loss, Metrics, Progress, Source, TaskSetup, Total, answering
 from anyformer.tasks.fill_mask import FillMask, MaskOptions
 from anyformer.tasks.objectives import replaced_tokens, special_tokens
-from anyformer.tasks.text import as_list, text_of
+from anyformer.tasks.text import text_of
 
 
 @dataclass(frozen=True)
-class ReplacedTokens:
+class ReplacedTokens(Answer):
     """The tokens of a text with the probability that each was replaced; those above one half are printed in
     brackets."""
 
@@ -45,7 +46,7 @@ class ElectraOptions(MaskOptions):
     from_generator: bool = False
 
 
-class Electra(FillMask):
+class Electra(FillMask[ReplacedTokens]):
     name = "electra"
     about = "detect replaced tokens (ELECTRA pre-training)"
     options_class = ElectraOptions
@@ -122,10 +123,8 @@ class Electra(FillMask):
             "replaced_found": gaps_found / max(gaps, 1),
         }
 
-    def __call__(self, thing: Any, *, top: int = 0, **options: Any) -> Any:
-        things, alone = as_list(thing)
-        answers = [self._doubts(text_of(one, "text")) for one in things]
-        return answers[0] if alone else answers
+    def answers(self, things: list[str], **options: Any) -> list[Any]:
+        return [self._doubts(text_of(one, "text")) for one in things]
 
     def _doubts(self, text: str) -> ReplacedTokens:
         ids = self.tokenizer.encode(text, max_length=self.max_length)

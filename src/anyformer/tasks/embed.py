@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -150,7 +150,7 @@ FIRST = Column("first", ("sentence1", "anchor", "query", "question", "text1", "p
 ALONE = Column("text", ("sentence", "content", "body", "document", "title", FIRST.name, *FIRST.also))
 
 
-class Embed(TextTask):
+class Embed(TextTask[str, Tensor]):
     """Texts of similar length are embedded in one batch."""
 
     name = "embed"
@@ -324,10 +324,15 @@ class Embed(TextTask):
     def _sides(self, texts: list[str]) -> Tensor:
         return F.normalize(self(texts).float().cpu(), dim=-1)
 
-    def __call__(self, thing: Any, *, tokens: int | None = None, **options: Any) -> Any:
+    def __call__(self, *things: str | Iterable[str], **options: object) -> Tensor:  # type: ignore[override]
         """[d] for a text, [n, d] for n of them; `tokens` is how many make a batch."""
+        found: Tensor = super().__call__(*things, **options)  # type: ignore[arg-type]
+        return found
+
+    def respond(self, thing: Any, *, tokens: int | None = None, **options: Any) -> Tensor:
+        """One vector, or a vector for each text."""
         if isinstance(thing, str):
-            return self([thing], tokens=tokens)[0]
+            return self.respond([thing], tokens=tokens)[0]
         texts = list_of_texts(thing, self.name)
         if not texts:
             return torch.empty(0)

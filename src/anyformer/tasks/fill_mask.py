@@ -27,15 +27,28 @@ from anyformer.heads.cross_entropy import token_loss
 from anyformer.metrics.language import perplexity
 from anyformer.model import Model
 from anyformer.tasks import build
-from anyformer.tasks.base import Batch, BatchPlan, Column, Loss, Metrics, Options, Progress, Source, Total, answering
+from anyformer.tasks.answers import Answer
+from anyformer.tasks.base import (
+    Batch,
+    BatchPlan,
+    Column,
+    Loss,
+    Metrics,
+    Options,
+    Progress,
+    Reply,
+    Source,
+    Total,
+    answering,
+)
 from anyformer.tasks.next_sentence import DocumentChunks, cut_documents, join_pairs
 from anyformer.tasks.objectives import Masking, mask_tokens, special_tokens
 from anyformer.tasks.stream import BREAK, StreamTask
-from anyformer.tasks.text import TEXT_PAD_VALUES, as_list, softmax_scores, text_of, texts_of
+from anyformer.tasks.text import TEXT_PAD_VALUES, softmax_scores, text_of, texts_of
 
 
 @dataclass(frozen=True)
-class FilledText:
+class FilledText(Answer):
     """The text with the most probable word in each gap. `choices` has the best words of each, with probabilities."""
 
     text: str
@@ -54,7 +67,7 @@ class MaskOptions(Options):
         self.require(0 < self.mask_prob < 1, f"mask_prob is {self.mask_prob}; it must be between 0 and 1.")
 
 
-class FillMask(StreamTask):
+class FillMask(StreamTask[str, Reply]):
     name = "fill-mask"
     about = "predict masked tokens (masked language modeling, optionally with next-sentence prediction)"
     columns = (Column("text", StreamTask.columns_of_text),)
@@ -187,10 +200,9 @@ class FillMask(StreamTask):
         }
         return {**figures, "next_sentence_accuracy": followed / pairs} if pairs else figures
 
-    def __call__(self, thing: Any, *, top: int = 5, **options: Any) -> Any:
-        things, alone = as_list(thing)
-        answers = [self._fill(text_of(one, "text"), top) for one in things]
-        return answers[0] if alone else answers
+    def answers(self, things: list[str], *, top: int = 5, **options: Any) -> list[Any]:
+        """`top` is the number of words for each gap."""
+        return [self._fill(text_of(one, "text"), top) for one in things]
 
     def _fill(self, text: str, top: int) -> FilledText:
         ids = self.tokenizer.encode(text, max_length=self.max_length)

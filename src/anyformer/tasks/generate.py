@@ -24,6 +24,7 @@ from anyformer.errors import InputError
 from anyformer.generation.engine import stream
 from anyformer.generation.prompt import decoding_stage
 from anyformer.model import Model
+from anyformer.tasks.answers import Answer
 from anyformer.tasks.chat import Chat
 from anyformer.tasks.text import list_of_texts
 from anyformer.tokenizers.few_shot import Table, make_few_shot_prompt
@@ -36,7 +37,7 @@ Stop = str | Sequence[str]
 
 
 @dataclass(frozen=True)
-class GeneratedText:
+class GeneratedText(Answer):
     """The generated text. `prompt` is the text of the prompt with special tokens; `ids` are the generated ids.
 
     `text` ends before a stop string, `ids` with the token that completes it. `logprobs` has one number for each id if

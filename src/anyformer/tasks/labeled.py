@@ -20,9 +20,11 @@ from anyformer.heads.cross_entropy import token_loss
 from anyformer.metrics.classification import accuracy, f1
 from anyformer.model import Model
 from anyformer.tasks import build
+from anyformer.tasks.answers import Label
 from anyformer.tasks.base import (
     DEFAULT_SETUP,
     Batch,
+    Input,
     Loss,
     Metrics,
     Options,
@@ -31,13 +33,12 @@ from anyformer.tasks.base import (
     TaskSetup,
     answering,
 )
-from anyformer.tasks.classify_text import Label
 from anyformer.tasks.decoded import DecodedTask
 from anyformer.tasks.picture import distinct, head_for, load_model
-from anyformer.tasks.text import as_list, labels_of, softmax_scores
+from anyformer.tasks.text import labels_of, softmax_scores
 
 
-class LabeledTask(DecodedTask):
+class LabeledTask(DecodedTask[Input, Label]):
     """`reader` computes features; `field` is the model's argument for them."""
 
     format = "tsv"
@@ -181,10 +182,8 @@ class LabeledTask(DecodedTask):
         figures: Metrics = {"accuracy": accuracy(said, right), "f1": f1(said, right, positive=None)}
         return {**figures, "loss": total / len(right), **self.skipped()}
 
-    def __call__(self, thing: Any, **options: Any) -> Any:
-        things, alone = as_list(thing)
-        answers = self.answer([{self.column: self.thing(one)} for one in things]) if things else []
-        return answers[0] if alone else answers
+    def answers(self, things: list[Input], **options: Any) -> list[Label]:
+        return self.answer([{self.column: self.thing(one)} for one in things])
 
     def answer(self, rows: list[Row]) -> list[Label]:
         found: list[Label | None] = [None] * len(rows)

@@ -46,7 +46,7 @@ UNKNOWN = 2**20  # tokens that are looked at for unknown ones
 STREAMS = 8  # in which a text is evaluated: few, as each of them begins with nothing to remember
 
 
-class GenerateTask(generate.TextGenerator, StreamTask):  # type: ignore[misc]  # it takes texts alone
+class GenerateTask(generate.TextGenerator, StreamTask[str, generate.GeneratedText]):
     """Language model training; predictions as in `tasks.generate`."""
 
     name = "generate"
@@ -64,6 +64,7 @@ class GenerateTask(generate.TextGenerator, StreamTask):  # type: ignore[misc]  #
     steady = True
     wanted = "a decoder-only model"
     carried: SegmentMemory | None = None
+    __call__ = StreamTask.__call__  # type: ignore[assignment]  # it checks the arguments, and then calls `respond`
 
     def __init__(self, model: Model, tokenizer: Tokenizer, options: Any = None, **more: Any) -> None:
         own = {name: more.pop(name) for name in ("labels", "max_length") if name in more}
@@ -88,6 +89,9 @@ class GenerateTask(generate.TextGenerator, StreamTask):  # type: ignore[misc]  #
         task = cls(model, tokenizer, chosen, max_length=said.get("max_length"), **more)
         task.runs_on = said.get("runs_on", True)
         return task
+
+    def respond(self, thing: Any, **options: Any) -> Any:
+        return generate.TextGenerator.__call__(self, thing, **options)
 
     @property
     def context(self) -> int:

@@ -26,8 +26,10 @@ from anyformer.errors import InputError
 from anyformer.heads.contrastive import contrastive_loss
 from anyformer.metrics.retrieval import ranks, warn_of_nan
 from anyformer.model import Model
+from anyformer.tasks.answers import Answer
 from anyformer.tasks.base import DEFAULT_SETUP, Batch, Column, Loss, Metrics, Options, Progress, Total, answering
 from anyformer.tasks.grouped import group_by_image
+from anyformer.tasks.inputs import ImageInput
 from anyformer.tasks.negatives import everyone, is_shared
 from anyformer.tasks.picture import ImageOptions
 from anyformer.tasks.picture_text import AT_ONCE, PictureTextTask, draw_texts, texts_of
@@ -41,7 +43,7 @@ RANKS = (1, 5, 10)
 
 
 @dataclass(frozen=True)
-class TextMatch:
+class TextMatch(Answer):
     """The text that fits an image best, and its probability among the given ones; `scores` are those of all."""
 
     label: str
@@ -61,7 +63,7 @@ class MatchOptions(ImageOptions):
     template: str = "{}"  # how each of them is written: "a photo of a {}."
 
 
-class Match(PictureTextTask):
+class Match(PictureTextTask[ImageInput, TextMatch]):
     name = "match"
     fills = TEXT_PAD_VALUES
     about = "match images and texts (contrastive learning)"
@@ -167,6 +169,10 @@ class Match(PictureTextTask):
         owners = torch.tensor([owner for owner, _ in texts])
         written = torch.cat(list(self._texts([text for _, text in texts])))
         return {**recalls(torch.cat(seen), written, owners), "loss": total.mean, **self.skipped()}
+
+    def one_input(self, things: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """The texts may follow the image one by one."""
+        return super().one_input((things[0], things[1:]) if len(things) > 2 else things, options)
 
     def answer(self, pictures: Sequence[ImageFile], **options: Any) -> list[Any]:
         texts = options.pop("texts", self.settings.texts)

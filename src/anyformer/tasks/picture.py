@@ -50,9 +50,9 @@ from anyformer.data.tables.formats import Row
 from anyformer.errors import DataError, FolderError, InputError
 from anyformer.model import Model
 from anyformer.tasks import build
-from anyformer.tasks.base import DEFAULT_SETUP, Batch, Options, Source, TaskSetup
+from anyformer.tasks.base import DEFAULT_SETUP, Batch, Input, Options, Reply, Source, TaskSetup
 from anyformer.tasks.decoded import DecodedTask
-from anyformer.tasks.text import as_list, labels_of
+from anyformer.tasks.text import labels_of
 
 MOST = 50_000  # labels; more than that are no classes
 SMALL = 64  # pixels of a side up to which images go through a model by the hundred
@@ -63,7 +63,7 @@ class ImageOptions(Options):
     augment: Augmentation = Augmentation()  # what happens to images while the model learns
 
 
-class PictureTask(DecodedTask):
+class PictureTask(DecodedTask[Input, Reply]):
     format = "tsv"
     data_sizes = ("image_size",)
     options_class: ClassVar[type[Options]] = ImageOptions
@@ -247,11 +247,9 @@ class PictureTask(DecodedTask):
 
     # Answers.
 
-    def __call__(self, thing: Any, **options: Any) -> Any:
-        """An image: a path, bytes, an array, a PIL image; a list of them in, a list of answers out."""
-        things, alone = as_list(thing)
-        answers = self.answer([ImageFile.of(one) for one in things], **options) if things else []
-        return answers[0] if alone else answers
+    def answers(self, things: list[Any], **options: Any) -> list[Any]:
+        """Each a path, bytes, an array or a PIL image."""
+        return self.answer([ImageFile.of(one) for one in things], **options)
 
     def answer(self, pictures: Sequence[ImageFile], **options: Any) -> list[Any]:
         raise NotImplementedError

@@ -25,7 +25,8 @@ from anyformer.heads.caption import CaptionHead
 from anyformer.heads.cross_entropy import token_loss
 from anyformer.model import Model
 from anyformer.tasks import build
-from anyformer.tasks.base import DEFAULT_SETUP, Batch, Loss, Options, Source, TaskSetup, answering
+from anyformer.tasks.answers import Answer, Drawing
+from anyformer.tasks.base import DEFAULT_SETUP, Batch, Input, Loss, Options, Reply, Source, TaskSetup, answering
 from anyformer.tasks.generated import Generated, generated
 from anyformer.tasks.picture import ImageOptions, PictureTask
 from anyformer.tasks.schedule_presets import schedule_for
@@ -39,7 +40,7 @@ ACROSS = 5  # words in a row of a drawing
 
 
 @dataclass(frozen=True)
-class ImageText:
+class ImageText(Answer):
     """The text generated for an image. `draw()` returns the attention map of each token.
 
     With `logprobs=True`, `logprobs` has one number for each id; with `alignment=True`, `alignment` is the
@@ -47,7 +48,7 @@ class ImageText:
 
     text: str
     ids: tuple[int, ...] = field(repr=False)
-    draw: Any = field(repr=False, compare=False)
+    draw: Drawing = field(repr=False, compare=False)
     logprobs: tuple[float, ...] | None = field(default=None, repr=False)
     alignment: Tensor | None = field(default=None, repr=False, compare=False)
 
@@ -68,7 +69,7 @@ class ImageTextOptions(ImageOptions):
         )
 
 
-class PictureTextTask(PictureTask):
+class PictureTextTask(PictureTask[Input, Reply]):
     """`column` holds the text of an image, or several."""
 
     column: ClassVar[str] = "captions"

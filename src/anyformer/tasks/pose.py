@@ -9,7 +9,7 @@ pose("team.jpg", boxes=[[10, 20, 90, 240], …])   # left, top, right, bottom of
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -32,6 +32,7 @@ from anyformer.generation.keypoints import predict_keypoints
 from anyformer.heads.keypoints import PoseHead
 from anyformer.jsonfile import parse_object
 from anyformer.metrics import keypoints
+from anyformer.tasks.answers import Answer, Drawing
 from anyformer.tasks.base import (
     DEFAULT_SETUP,
     Batch,
@@ -44,6 +45,7 @@ from anyformer.tasks.base import (
     TaskSetup,
     answering,
 )
+from anyformer.tasks.inputs import ImageInput
 from anyformer.tasks.picture import ImageOptions, PictureTask
 from anyformer.tasks.schedule_presets import schedule_for
 
@@ -52,12 +54,12 @@ OUTER_EYES = (36, 45)  # of the usual face
 
 
 @dataclass(frozen=True)
-class Pose:
+class Pose(Answer):
     """`people` [n, keypoints, 3]: x and y in pixels of the image, and a score."""
 
     persons: Any = field(repr=False)
     names: tuple[str, ...]
-    draw: Callable[[], Any] = field(repr=False, compare=False)
+    draw: Drawing = field(repr=False, compare=False)
 
     def __str__(self) -> str:
         return "\n".join(
@@ -74,7 +76,7 @@ class PoseOptions(ImageOptions):
     region: Literal["auto", "whole", "box"] = "auto"
 
 
-class PoseTask(PictureTask):
+class PoseTask(PictureTask[ImageInput, Pose]):
     name = "pose"
     about = "detect keypoints of bodies or landmarks of faces"
     columns = (

@@ -35,7 +35,8 @@ from anyformer.metrics.error_rates import cer_and_wer
 from anyformer.model import Model
 from anyformer.tasks.base import Batch, Column, Metrics, Options, Total, answering
 from anyformer.tasks.caption import is_captioner
-from anyformer.tasks.picture_text import ImageTextOptions, PictureTextTask, image_encoder_config, texts_of
+from anyformer.tasks.inputs import ImageInput
+from anyformer.tasks.picture_text import ImageText, ImageTextOptions, PictureTextTask, image_encoder_config, texts_of
 from anyformer.tasks.schedule_presets import schedule_for
 
 SORTED = 1024  # lines that are sorted by width at once
@@ -66,7 +67,7 @@ class OcrOptions(ImageTextOptions):
     augment: Augmentation = Augmentation(pad=0.03, color_jitter=0.4, randaugment_ops=1, magnitude=0.4)
 
 
-class Read(PictureTextTask):
+class Read(PictureTextTask[ImageInput, ImageText]):
     name = "read"
     about = "recognize text in an image of one line (OCR)"
     columns = (Column("image"), Column("text", ("transcript", "label", "words", "transcription", "caption")))

@@ -10,7 +10,7 @@ head is trained (linear probing).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -25,7 +25,9 @@ from anyformer.data.rows import Rows
 from anyformer.errors import ConfigError
 from anyformer.heads.pixels import PixelHead
 from anyformer.model import Model
+from anyformer.tasks.answers import Answer, Drawing
 from anyformer.tasks.base import Batch, Column, Loss, Metrics, Progress, answering
+from anyformer.tasks.inputs import ImageInput
 from anyformer.tasks.picture import ImageOptions, PictureTask, takes_images
 from anyformer.tasks.schedule_presets import schedule_for
 
@@ -33,14 +35,14 @@ GRAY = 128  # of 255: where a patch is hidden
 
 
 @dataclass(frozen=True)
-class Reconstruction:
+class Reconstruction(Answer):
     """`error` is the mean squared error of the hidden patches, in the units of the loss. `draw()` returns the visible
     patches, the reconstruction, and the image."""
 
     error: float
     hidden: int
     patches: int
-    draw: Callable[[], Any] = field(repr=False, compare=False)
+    draw: Drawing = field(repr=False, compare=False)
 
     def __str__(self) -> str:
         return f"squared error {self.error:.3f} on {self.hidden} of {self.patches} masked patches"
@@ -51,7 +53,7 @@ class ReconstructOptions(ImageOptions):
     augment: Augmentation = Augmentation(crop=(0.3, 1.0), flip=0.5)
 
 
-class Reconstruct(PictureTask):
+class Reconstruct(PictureTask[ImageInput, Reconstruction]):
     name = "reconstruct"
     about = "reconstruct images from a few patches (masked autoencoder pre-training)"
     columns = (Column("image"),)

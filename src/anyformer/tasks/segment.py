@@ -8,7 +8,7 @@ segment("street.jpg").classes           # [rows, columns], numbers of `names`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,6 +37,7 @@ from anyformer.jsonfile import parse_json, parse_object
 from anyformer.metrics import segmentation
 from anyformer.model import Model
 from anyformer.tasks import build
+from anyformer.tasks.answers import Answer, Drawing
 from anyformer.tasks.base import (
     DEFAULT_SETUP,
     Batch,
@@ -49,6 +50,7 @@ from anyformer.tasks.base import (
     TaskSetup,
     answering,
 )
+from anyformer.tasks.inputs import ImageInput
 from anyformer.tasks.picture import ImageOptions, PictureTask, head_for
 from anyformer.tasks.schedule_presets import schedule_for
 
@@ -60,13 +62,13 @@ FEW = 0.005  # the share of an image below which a class is not printed
 
 
 @dataclass(frozen=True)
-class Segmentation:
+class Segmentation(Answer):
     """`classes` [rows, columns] are indices of `names`."""
 
     classes: Any = field(repr=False)
     names: tuple[str, ...] = field(repr=False)
     shares: Mapping[str, float]
-    draw: Callable[[], Any] = field(repr=False, compare=False)
+    draw: Drawing = field(repr=False, compare=False)
 
     def __str__(self) -> str:
         large = {name: share for name, share in self.shares.items() if share >= FEW}
@@ -78,7 +80,7 @@ class SegmentOptions(ImageOptions):
     augment: Augmentation = Augmentation(crop=(0.4, 1.2), flip=0.5, color_jitter=0.3)
 
 
-class Segment(PictureTask):
+class Segment(PictureTask[ImageInput, Segmentation]):
     name = "segment"
     about = "classify every pixel of an image (semantic segmentation)"
     columns = (

@@ -13,7 +13,7 @@ from anyformer.data.examples import Example, Examples
 from anyformer.data.rows import Rows
 from anyformer.data.tables.formats import Row
 from anyformer.errors import DataError
-from anyformer.tasks.base import DEFAULT_SETUP, BatchPlan, Source, TaskSetup
+from anyformer.tasks.base import DEFAULT_SETUP, BatchPlan, Input, Reply, Source, TaskSetup
 from anyformer.tasks.text import TextTask, texts_of
 
 BREAK = "<|endoftext|>"  # a line that stands between documents, in the files of the field
@@ -46,7 +46,7 @@ class TokenWindows:
         return [starts[i : i + self.rows] for i in range(0, len(starts), self.rows)]
 
 
-class StreamTask(TextTask):
+class StreamTask(TextTask[Input, Reply]):
     """A row is a line or a document; an example is the position of the first token of a window."""
 
     batch = BatchConfig(tokens=4096)  # the scores of all words at 4,096 places fit into any memory

@@ -28,9 +28,10 @@ from anyformer.metrics.entities import entities, entity_scores, iob2
 from anyformer.model import Model
 from anyformer.schema import shown
 from anyformer.tasks import build
+from anyformer.tasks.answers import Answer, CalibratedOptions
 from anyformer.tasks.base import Batch, Column, Loss, Metrics, Progress, Source, TaskSetup, answering
 from anyformer.tasks.schedule_presets import schedule_for
-from anyformer.tasks.text import TEXT_PAD_VALUES, TextTask, as_list, labels_of, pad_labels, softmax_scores
+from anyformer.tasks.text import TEXT_PAD_VALUES, TextTask, labels_of, pad_labels
 from anyformer.tokenizers.padding import beside
 from anyformer.tokenizers.sentence_split import TITLES
 
@@ -40,7 +41,7 @@ WORD = re.compile(rf"\b(?:{SHORT})|\w+(?:[-.&]\w+)*|'\w+|[^\w\s]")
 
 
 @dataclass(frozen=True)
-class Entity:
+class Entity(Answer):
     """Consecutive words; `start` and `end` are their indices, the end exclusive. `span` are their characters in the
     given text."""
 
@@ -50,10 +51,11 @@ class Entity:
     end: int
     score: float
     span: tuple[int, int] = (0, 0)
+    unsure: bool = False  # the score is below the model's task.unsure_below
 
 
 @dataclass(frozen=True)
-class TaggedText:
+class TaggedText(Answer):
     """A tag and its probability for each word; `entities` for tags in BIO format (B-PER, I-PER, O). `text` is the
     input, and `spans` are the characters of each word in it."""
 
@@ -67,19 +69,20 @@ class TaggedText:
     def __str__(self) -> str:
         if self.words and not chunked(self.tags):
             return " ".join(f"{word}/{tag}" for word, tag in zip(self.words, self.tags, strict=True))
-        return "".join(f"[{part}: {label}]" if label else part for part, label in self.parts())
+        return "".join(f"[{part}: {label}]" if label else part for part, label in self.parts(unsure=", unsure"))
 
-    def parts(self) -> list[tuple[str, str]]:
-        """The text in parts, each with the label of the entity that it is, or ""."""
+    def parts(self, unsure: str = "") -> list[tuple[str, str]]:
+        """The text in parts, each with the label of the entity that it is, or "". `unsure` is appended to the label of
+        an entity that is unsure."""
         shown, at = [], 0
         for entity in self.entities:
             start, end = entity.span
-            shown += [(self.text[at:start], ""), (self.text[start:end], entity.label)]
+            shown += [(self.text[at:start], ""), (self.text[start:end], entity.label + unsure * entity.unsure)]
             at = end
         return [(part, label) for part, label in [*shown, (self.text[at:], "")] if part]
 
 
-class Tag(TextTask):
+class Tag(TextTask[str | tuple[str, ...], TaggedText]):
     name = "tag"
     windows = True
     fills = MappingProxyType({**TEXT_PAD_VALUES, "labels": IGNORED})
@@ -89,6 +92,8 @@ class Tag(TextTask):
         Column("tags", ("ner_tags", "labels", "pos_tags", "ner", "pos")),
     )
     format = "conll"
+    options_class = CalibratedOptions
+    settings: CalibratedOptions
     wanted = "an encoder that supports a tagging head"
 
     def __init__(self, *given: Any, **more: Any) -> None:
@@ -210,7 +215,7 @@ class Tag(TextTask):
         found: dict[int, list[tuple[str, float]]] = {}
         with answering(self.model):
             for numbers, batch in self.batches_of(examples, progress=progress):
-                best = softmax_scores(self.scores(batch)).max(dim=-1)
+                best = self.settings.probabilities(self.scores(batch)).max(dim=-1)
                 for place, number in enumerate(numbers.tolist()):
                     real = batch["labels"][place] != IGNORED
                     tags = [self.labels[i] for i in best.indices[place][real].tolist()]
@@ -230,9 +235,8 @@ class Tag(TextTask):
             figures = {**scores, **figures, "signature": "entities:seqeval-default|scale:100"}
         return figures
 
-    def __call__(self, thing: Any, **options: Any) -> Any:
-        """A text, cut into words and marks, or a tuple of words."""
-        things, alone = as_list(thing)
+    def answers(self, things: list[Any], **options: Any) -> list[TaggedText]:
+        """Each a text, which is split into words and marks, or a tuple of words."""
         for one in things:
             words = one if isinstance(one, (tuple, list)) else (one,)
             if not all(isinstance(word, str) for word in words):
@@ -240,8 +244,7 @@ class Tag(TextTask):
         cut = [(one, word_spans(one)) if isinstance(one, str) else joined(list(one)) for one in things]
         rows: list[Row] = [{"tokens": [text[a:b] for a, b in spans]} for text, spans in cut if spans]
         tags = iter(self.predict(ListRows(rows)) if rows else [])
-        answers = [self._tagged(text, spans, next(tags) if spans else []) for text, spans in cut]
-        return answers[0] if alone else answers
+        return [self._tagged(text, spans, next(tags) if spans else []) for text, spans in cut]
 
     def _tagged(self, text: str, spans: list[Characters], found: list[tuple[str, float]]) -> TaggedText:
         tags, scores = [tag for tag, _ in found], [score for _, score in found]
@@ -249,7 +252,8 @@ class Tag(TextTask):
         for kind, first, last in entities(tags) if self.chunks else []:
             start, end = spans[first][0], spans[last][1]
             score = sum(scores[first : last + 1]) / (last + 1 - first)
-            named.append(Entity(text[start:end], kind, first, last + 1, score, (start, end)))
+            unsure = self.settings.unsure(score)
+            named.append(Entity(text[start:end], kind, first, last + 1, score, (start, end), unsure))
         words = tuple(text[start:end] for start, end in spans)
         return TaggedText(words, tuple(tags), tuple(scores), tuple(named), text, tuple(spans))
 

@@ -23,7 +23,7 @@ from anyformer.forward_context import IGNORED
 from anyformer.model import Model
 from anyformer.schema import shown
 from anyformer.tasks import build
-from anyformer.tasks.base import DEFAULT_SETUP, Batch, Options, Source, Task, TaskSetup
+from anyformer.tasks.base import DEFAULT_SETUP, Batch, Input, Options, Reply, Source, Task, TaskSetup
 from anyformer.tokenizers.padding import pad
 from anyformer.tokenizers.tokenizer import Tokenizer
 
@@ -35,7 +35,7 @@ HALF = re.compile("[\ud800-\udfff]")  # what stands for a half of a character, a
 TEXT_PAD_VALUES: Mapping[str, int] = MappingProxyType({"input_ids": 0, "attention_mask": 0, "token_type_ids": 0})
 
 
-class TextTask(Task):
+class TextTask(Task[Input, Reply]):
     """`framed`: special tokens of trained tokenizers: [CLS] … [SEP] ("bert"), … </s> ("end"), or none."""
 
     data_sizes = ("max_length",)
@@ -185,7 +185,7 @@ class TextTask(Task):
         return np.stack([examples.sizes(name) for name in self.sequences], axis=1)
 
 
-class WritingTask(TextTask):
+class WritingTask(TextTask[Input, Reply]):
     """Tasks that call `model.generate` with the options `writing`."""
 
     writes = True
@@ -257,11 +257,6 @@ def list_of_texts(given: Any, name: str) -> list[str]:
     if not all(isinstance(text, str) for text in some):
         raise InputError(f"{name} takes a text or a list of texts; it was given {shown(given)}.")
     return some
-
-
-def as_list(inputs: Any) -> tuple[list[Any], bool]:
-    """A list of things, and whether it was one alone."""
-    return (list(inputs), False) if isinstance(inputs, list) else ([inputs], True)
 
 
 def tokenizer_files(tokenizer: Tokenizer) -> dict[str, bytes]:

@@ -32,6 +32,7 @@ from anyformer.heads.cross_entropy import token_loss
 from anyformer.metrics.error_rates import cer_and_wer
 from anyformer.model import Model
 from anyformer.tasks import build
+from anyformer.tasks.answers import Answer
 from anyformer.tasks.base import (
     DEFAULT_SETUP,
     Batch,
@@ -48,8 +49,9 @@ from anyformer.tasks.base import (
 )
 from anyformer.tasks.classify_audio import SpecAugmentSettings, extract_features, find_extractor, spec_augment
 from anyformer.tasks.decoded import DecodedTask
+from anyformer.tasks.inputs import AudioInput
 from anyformer.tasks.schedule_presets import schedule_for
-from anyformer.tasks.text import WritingTask, as_list, pad_labels, text_of
+from anyformer.tasks.text import WritingTask, pad_labels, text_of
 from anyformer.tokenizers.cuts import shorten
 
 TOGETHER = 16  # short sounds that are written down at a time
@@ -64,7 +66,7 @@ class Chunk(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Transcript:
+class Transcript(Answer):
     """`timed`: whether timestamps were requested, and are printed."""
 
     text: str
@@ -85,7 +87,7 @@ class TranscribeOptions(Options):
     augment: SpecAugmentSettings = SpecAugmentSettings(time_mask=0.05, mel_mask=0.2, shift=0.0, noise=0.1)
 
 
-class Transcribe(DecodedTask, WritingTask):
+class Transcribe(DecodedTask[AudioInput, Transcript], WritingTask[AudioInput, Transcript]):
     name = "transcribe"
     fills = MappingProxyType({"labels": IGNORED})
     about = "transcribe speech"
@@ -196,13 +198,11 @@ class Transcribe(DecodedTask, WritingTask):
         scores = cer_and_wer([str(one) for one in said], wanted, lowercase=self.settings.lowercase)
         return {**scores, "loss": total.mean, **self.skipped()}
 
-    def __call__(self, thing: Any, **options: Any) -> Any:
-        """A sound: a file, bytes, (rate, samples); `options` are those of `model.generate`, and `timestamps`."""
-        things, alone = as_list(thing)
+    def answers(self, things: list[AudioInput], **options: Any) -> list[Transcript]:
+        """Each a file, bytes, (rate, samples); `options` are those of `model.generate`, and `timestamps`."""
         chosen = {name: value for name, value in options.items() if name != "timestamps"}
         chosen |= {"return_timestamps": True} if options.get("timestamps") else {}
-        answers = self.write([as_audio(one) for one in things], chosen)
-        return answers[0] if alone else answers
+        return self.write([as_audio(one) for one in things], chosen)
 
     def write(
         self, sounds: Sequence[Audio], options: Mapping[str, Any], progress: Progress | None = None

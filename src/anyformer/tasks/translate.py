@@ -59,7 +59,7 @@ from anyformer.tasks.careful import (
 from anyformer.tasks.generated import Generated, count, generated
 from anyformer.tasks.objectives import MAX_REMOVED, infilling, special_tokens
 from anyformer.tasks.stream import BREAK
-from anyformer.tasks.text import WritingTask, as_list, divergence, pad_labels, text_of, texts_of
+from anyformer.tasks.text import WritingTask, divergence, pad_labels, text_of, texts_of
 from anyformer.tasks.written import Written as Written
 from anyformer.tasks.written import fitted, join, shouted
 from anyformer.tokenizers.cuts import are_counted, shorten
@@ -118,7 +118,7 @@ class TranslateOptions(SequenceToSequenceOptions):
     tokenize: Literal["13a", "none", "intl", "char", "zh", "ja-mecab"] = "13a"
 
 
-class Translate(WritingTask):
+class Translate(WritingTask[str, Written]):
     name = "translate"
     about = "translate texts, or any text-to-text task"
     columns = (
@@ -276,10 +276,9 @@ class Translate(WritingTask):
         options = cast("TranslateOptions", self.settings)
         return bleu(said, wanted, lowercase=options.lowercase, tokenize=options.tokenize)
 
-    def __call__(self, thing: Any, **options: Any) -> Any:
+    def answers(self, things: list[str], **options: Any) -> list[Any]:
         """`options` are those of `model.generate`. A blank text has a blank answer. With `num_return_sequences` above 1
         each text has a list of so many answers, the best first."""
-        things, alone = as_list(thing)
         texts = [clean(text_of(one, "source")).strip() for one in things]
         warn_of_languages(self.settings.language, texts)
         lines = [self._lines(text) for text in texts]
@@ -288,8 +287,7 @@ class Translate(WritingTask):
         written, many = self._write(asked, options, careful=True), count({**self.writing, **options})
         ranked = [iter([some[rank] for some in written]) for rank in range(many)]
         answers = [[self._joined(text, some, said) for said in ranked] for text, some in zip(texts, lines, strict=True)]
-        found = answers if many > 1 else [some[0] for some in answers]
-        return found[0] if alone else found
+        return answers if many > 1 else [some[0] for some in answers]
 
     def answer_ids(self, text: str, **options: Any) -> list[int]:
         """Ids of the answer that a call gives to a text, with the end unless it was cut short."""

@@ -9,6 +9,7 @@ from itertools import chain
 import torch
 from torch import Tensor
 
+from anyformer.tasks.answers import Answer
 from anyformer.tokenizers.sentence_split import CONJUNCTIONS
 
 SEQUENCES = ("ids", "tokens", "source_tokens")  # of an answer
@@ -16,7 +17,7 @@ STOPS, PAUSES = (".", "!", "?", "…"), (",", ";", ":")
 
 
 @dataclass(frozen=True)
-class Written:
+class Written(Answer):
     """The generated text and its source; for a source of several sentences also the parts.
 
     With `logprobs=True`, `logprobs` has one number for each id. With `alignment=True`, `alignment` is the

@@ -15,7 +15,7 @@ from anyformer import pretrained
 from anyformer.cli.demo import html, number_translation, tour
 from anyformer.cli.main import main
 from anyformer.tasks.answer import ExtractedAnswer
-from anyformer.tasks.classify_text import Label
+from anyformer.tasks.answers import Label
 from anyformer.tasks.tag import Entity, TaggedText
 from tests import shelf
 from tests.pages import Page

@@ -75,7 +75,7 @@ def span(inputs: Any, answer: Any) -> str:
     context = inputs[1]
     inside = html.escape(context[answer.start : answer.end])
     before, after = html.escape(context[: answer.start]), html.escape(context[answer.end :])
-    return f"{text(str(answer) or 'no answer')}<p>{before}<mark>{inside}</mark>{after}</p>"
+    return f"{text(str(answer))}<p>{before}<mark>{inside}</mark>{after}</p>"
 
 
 def cosine_table(inputs: Any, answer: Any) -> str:

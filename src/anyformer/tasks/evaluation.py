@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -76,6 +77,11 @@ def evaluate_task(
     if cuts:
         say(f"truncation: {cuts.by_row(rows)}")
     return EvalResult(rows.path, len(rows), ready.metric, figures, ready.slots, usual)
+
+
+def note(text: str) -> None:
+    """Print a message to standard error; standard output contains only results."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def show(found: EvalResult) -> str:

@@ -79,24 +79,24 @@ def test_sinusoidal_has_no_end_and_follows_positions() -> None:
     """Computed where it is needed: any length, and a token's vector is that of its position, not of its slot."""
     encoding = Sinusoidal(6)
     tokens = Tokens(_normal(2, 3, 6), positions=torch.tensor([[0, 1, 2], [5000, 7, 7]]))
-    got = encoding.embed(tokens)
+    got = encoding(tokens)
     assert torch.equal(got[1, 1], got[1, 2])
     assert torch.equal(got[1, :1], sinusoids(torch.tensor([5000]), 6))
-    assert torch.equal(encoding.embed(Tokens(_normal(1, 3, 6)))[0], sinusoids(torch.arange(3), 6))
+    assert torch.equal(encoding(Tokens(_normal(1, 3, 6)))[0], sinusoids(torch.arange(3), 6))
 
 
 def test_table_is_indexed_by_position() -> None:
     """A learned table is looked up by where a token stands, packed or padded; past its end is an error."""
     table = _drawn(LearnedPositions(5, 4))
-    assert torch.equal(table.embed(Tokens(_normal(2, 5, 4)))[0], table.weight)
+    assert torch.equal(table(Tokens(_normal(2, 5, 4)))[0], table.weight)
     padded = Tokens(_normal(2, 3, 4), torch.tensor([[0, 1, 1], [1, 1, 1]]).bool(), torch.tensor([[0, 0, 1], [2, 3, 4]]))
-    assert torch.equal(table.embed(padded)[1], table.weight[2:5])
-    packed = table.embed(padded.pack())
+    assert torch.equal(table(padded)[1], table.weight[2:5])
+    packed = table(padded.pack())
     assert torch.equal(packed, table.weight[[0, 1, 2, 3, 4]])
     with pytest.raises(InputError, match=r"position 5.*table of 5"):
-        table.embed(Tokens(_normal(1, 6, 4)))
+        table(Tokens(_normal(1, 6, 4)))
     with pytest.raises(InputError, match="position 5"):
-        table.embed(Tokens(_normal(1, 2, 4), positions=torch.tensor([[0, 5]])))
+        table(Tokens(_normal(1, 2, 4), positions=torch.tensor([[0, 5]])))
 
 
 def test_a_fixed_table_is_not_trained() -> None:
@@ -121,7 +121,7 @@ def test_t5_bias_picks_a_number_a_head() -> None:
     """bias[h, i, j] is the table's entry for the bucket of j - i, with the cache's offset counted."""
     encoding = _drawn(RelativeBuckets(2, 8, 20))
     query, key = _normal(1, 2, 3, 4), _normal(1, 2, 9, 4)
-    bias = encoding.bias(query, key, 5, 1.0)
+    bias = encoding(query, key, 5, 1.0)
     for i in range(3):
         for j in range(9):
             bucket = T5Attention._relative_position_bucket(torch.tensor(j - (i + 5)), True, 8, 20)
@@ -139,7 +139,7 @@ def test_grid_bias_is_beits(made_for: tuple[int, int], size: tuple[int, int]) ->
     ).double()
     theirs.relative_position_bias_table.data.copy_(encoding.weight.data)
     cells = _normal(1, 2, 1 + size[0] * size[1], 4)
-    torch.testing.assert_close(encoding.bias(cells, cells, 0, 1.0, size), theirs(size), atol=1e-12, rtol=0)
+    torch.testing.assert_close(encoding(cells, cells, 0, 1.0, size), theirs(size), atol=1e-12, rtol=0)
 
 
 def test_grid_bias_sees_only_differences() -> None:
@@ -149,7 +149,7 @@ def test_grid_bias_sees_only_differences() -> None:
     assert not bool(encoding.weight.any())
     encoding.weight.data.normal_(generator=torch.Generator().manual_seed(0))
     cells = torch.zeros(1, 1, 13, 2)
-    bias = encoding.bias(cells, cells, 0, 1.0)[0, 0, 1:, 1:].view(3, 4, 3, 4)
+    bias = encoding(cells, cells, 0, 1.0)[0, 0, 1:, 1:].view(3, 4, 3, 4)
     assert bias[0, 0, 1, 2] == bias[1, 1, 2, 3]
     assert bias[0, 0, 1, 2] != bias[1, 2, 0, 0]
 
@@ -162,7 +162,7 @@ def test_xl_bias_is_the_papers_four_terms(groups: int, offset: int) -> None:
     encoding = _drawn(RelativeXL(n_heads, d_head, d_model))
     query, key = _normal(2, n_heads, n_query, d_head), _normal(2, groups, n_key, d_head, seed=1)
     scale = d_head**-0.5
-    bias = encoding.bias(query, key, offset, scale)
+    bias = encoding(query, key, offset, scale)
     codes = encoding.weight.view(n_heads, d_head, d_model)
     for b in range(2):
         for h in range(n_heads):
@@ -189,7 +189,7 @@ def test_alibi_gives_blooms_attention() -> None:
     """BLOOM adds slope·j instead of -slope·(i-j): the same after a causal softmax, in every head."""
     n_heads, length = 6, 7
     query, key = _normal(1, n_heads, length, 4), _normal(1, n_heads, length, 4, seed=1)
-    bias = ALiBi(n_heads).bias(query, key, 0, 0.5)
+    bias = ALiBi(n_heads)(query, key, 0, 0.5)
     theirs = build_alibi_tensor(torch.ones(1, length, dtype=torch.long), n_heads, torch.float64).unsqueeze(0)
     future = torch.ones(length, length).triu(1).bool()
     ours, expected = (
@@ -202,7 +202,7 @@ def test_alibi_gives_blooms_attention() -> None:
 def test_alibi_counts_from_the_offset() -> None:
     """With a cache, the first query stands at key `offset`; the distance to itself is 0."""
     query, key = _normal(1, 2, 2, 4), _normal(1, 2, 6, 4)
-    bias = ALiBi(2).bias(query, key, 4, 1.0)
+    bias = ALiBi(2)(query, key, 4, 1.0)
     steps = torch.tensor([[4, 3, 2, 1, 0, 1], [5, 4, 3, 2, 1, 0]])
     for head, slope in enumerate((2.0**-4, 2.0**-8)):
         assert torch.equal(bias[0, head], -slope * steps.double())
@@ -259,7 +259,7 @@ def test_sinusoidal_2d_is_detrs(masked: bool) -> None:
     expected = theirs(shape, "cpu", torch.float64, mask=mask if masked else None)
     expected = expected.flatten(2).transpose(1, 2) if expected.dim() == 4 else expected
     tokens = Tokens(_normal(2, rows * columns, d_model), mask.flatten(1) if masked else None, grid=(rows, columns))
-    ours = Sinusoidal2D(d_model).pos_embed(tokens)
+    ours = Sinusoidal2D(d_model)(tokens)
     assert torch.allclose(ours.expand(2, -1, -1), expected, atol=1e-12)
 
 
@@ -271,9 +271,9 @@ def test_grid_2d_is_detrs_learned_encoding() -> None:
     expected = theirs(torch.Size((1, 6, 3, 4)), "cpu", torch.float64)
     expected = expected.flatten(2).transpose(1, 2) if expected.dim() == 4 else expected
     tokens = Tokens(_normal(1, 12, 6), grid=(3, 4))
-    assert torch.equal(ours.embed(tokens), expected)
+    assert torch.equal(ours(tokens), expected)
     with pytest.raises(InputError, match="51 x 1 cells"):
-        ours.embed(Tokens(_normal(1, 51, 6), grid=(51, 1)))
+        ours(Tokens(_normal(1, 51, 6), grid=(51, 1)))
 
 
 def test_sinusoids_2d_are_maes() -> None:
@@ -295,7 +295,7 @@ def test_grid_interpolates_as_vit(rows: int, columns: int) -> None:
     grid = LearnedGrid(4, 4, 6, extra=1).double()
     grid.weight.data.copy_(theirs.position_embeddings[0])
     expected = theirs.interpolate_pos_encoding(_normal(1, 1 + rows * columns, 6), rows * 8, columns * 8)
-    assert torch.allclose(grid.table(rows, columns), expected[0], atol=1e-12)
+    assert torch.allclose(grid(rows, columns), expected[0], atol=1e-12)
 
 
 def _attention() -> Attention:
@@ -340,7 +340,7 @@ def test_added_positions_break_the_symmetry(encoding: Positions) -> None:
     x, order = _normal(2, 6, 8), torch.tensor([3, 1, 5, 0, 4, 2])
 
     def run(x: Tensor) -> Tensor:
-        added = encoding.embed(Tokens(x))
+        added = encoding(Tokens(x))
         assert added is not None
         return attention(Tokens(x + added))
 
@@ -354,8 +354,7 @@ def test_the_encoding_none_changes_nothing() -> None:
     assert none.prepare(Tokens(query[0], positions=at)) is None and not none.has_bias
     assert Encoding().rotate(query, key, key) == (query, key, key)
     assert Encoding().bias(query, key, 0, 1.0) is None
-    assert none.embed(Tokens(query[0])) is None
-    assert none.pos_embed(Tokens(query[0])) is None
+    assert none(Tokens(query[0])) is None
 
 
 @pytest.mark.parametrize("name", ["t5", "xl", "alibi"])
@@ -363,7 +362,7 @@ def test_biases_reach_the_scores(name: str) -> None:
     """Attention adds the bias to the scaled scores before the softmax, in `attend` and in `attention_weights` alike."""
     encoding = _drawn(RELATIVE[name])
     query, key, value = _normal(1, 2, 5, 4), _normal(1, 2, 5, 4, seed=1), _normal(1, 2, 5, 4, seed=2)
-    bias = encoding.bias(query, key, 0, 0.5)
+    bias = encoding(query, key, 0, 0.5)
     assert bias is not None
     expected = (query @ key.transpose(-1, -2) * 0.5 + bias).softmax(-1)
     assert torch.allclose(attention_weights(query, key, bias=bias, scale=0.5), expected, atol=1e-12)

@@ -13,7 +13,7 @@ def test_places_of_text_and_codes() -> None:
     """The text's places have a table; after it stand rows and columns, whose vectors add up."""
     model = af.build("dalle-tiny").eval().double()
     cells = model.stages["decoder"].inputs.positions
-    made = cells.embed(Tokens(torch.zeros(1, 8 + 64, 64, dtype=torch.double)))
+    made = cells(Tokens(torch.zeros(1, 8 + 64, 64, dtype=torch.double)))
     assert made.shape == (1, 72, 64)
     assert torch.equal(made[0, :8], cells.text)
     for row in range(8):

@@ -119,7 +119,7 @@ def test_sampling_between_cells() -> None:
 
 def test_places_are_told_as_cells_are() -> None:
     """A box's sines are those that the encoder's cells have: x and y of the last cell are 1."""
-    code = Sinusoidal2D(16).embed(Tokens(torch.zeros(1, 12, 16), grid=(3, 4)))[0]
+    code = Sinusoidal2D(16)(Tokens(torch.zeros(1, 12, 16), grid=(3, 4)))[0]
     torch.testing.assert_close(box_sinusoids(torch.tensor([1.0, 1.0]), 16), code[-1], rtol=0, atol=1e-4)
     torch.testing.assert_close(box_sinusoids(torch.tensor([1 / 3, 0.5]), 16), code[1], rtol=0, atol=1e-4)
 

@@ -103,7 +103,7 @@ def _resized(old: ImageInput, new: ImageInput, path: str) -> dict[str, Tensor]:
     rows, columns = new.config.grid
     made = {f"{path}.patches.weight": _patches(old, new)}
     if isinstance(old.positions, LearnedGrid):
-        made[f"{path}.positions.weight"] = old.positions.table(rows, columns)
+        made[f"{path}.positions.weight"] = old.positions(rows, columns)
     elif isinstance(old.positions, InterpolatedRowColumn):
         made[f"{path}.positions.row"] = interpolate_1d(old.positions.row, rows)
         made[f"{path}.positions.column"] = interpolate_1d(old.positions.column, columns)

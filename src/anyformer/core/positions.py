@@ -1,9 +1,9 @@
 """Position encodings.
 
-A position encoding fills some of four slots. `embed(tokens)` returns vectors that are added to the tokens at the input.
-`pos_embed(tokens)` returns vectors that attention adds to queries and keys in every layer, never to values (DETR).
-`rotate` rotates queries and keys (rotary). `bias` returns a term of the scores, which may depend on the query
-(Transformer-XL) or be shared by a whole stack (T5). The last two belong to an `Encoding`, which `prepare` computes once
+A position encoding fills some of three slots. Calling it on tokens returns vectors: added to the tokens at the input,
+or in every layer to queries and keys, never to values (DETR). `rotate` rotates queries and keys (rotary). `bias`
+returns a term of the scores, which may depend on the query (Transformer-XL) or be shared by a whole stack (T5); it is
+what calling such an encoding returns. The last two belong to an `Encoding`, which `prepare` computes once
 a pass: it travels with the tokens through the stack.
 """
 
@@ -81,10 +81,8 @@ class Positions(nn.Module):
     has_bias = False  # whether its encodings have a bias
     max_positions: int | None = None  # the largest number of positions; None if unlimited
 
-    def embed(self, tokens: Tokens) -> Tensor | None:
-        return None
-
-    def pos_embed(self, tokens: Tokens) -> Tensor | None:
+    def forward(self, *given: Any, **options: Any) -> Any:
+        """The vectors, or the term of the scores; None if there are none."""
         return None
 
     def prepare(self, tokens: Tokens) -> Encoding | None:
@@ -104,7 +102,8 @@ class BiasEncoding(Encoding):
         self.positions, self.grid = positions, grid
 
     def bias(self, query: Tensor, key: Tensor, offset: int, scale: float) -> Tensor | None:
-        return self.positions.bias(query, key, offset, scale, self.grid)
+        found: Tensor = self.positions(query, key, offset, scale, self.grid)
+        return found
 
 
 class BiasedPositions(Positions):
@@ -115,7 +114,7 @@ class BiasedPositions(Positions):
     def prepare(self, tokens: Tokens) -> Encoding:
         return BiasEncoding(self, tokens.grid)
 
-    def bias(
+    def forward(
         self, query: Tensor, key: Tensor, offset: int, scale: float, grid: tuple[int, ...] | None = None
     ) -> Tensor:
         """As `Encoding.bias`."""
@@ -130,7 +129,7 @@ class Sinusoidal(Positions):
         self.d_model = d_model
         self.layout: SinusoidLayout = layout
 
-    def embed(self, tokens: Tokens) -> Tensor:
+    def forward(self, tokens: Tokens) -> Tensor:
         return sinusoids(positions_of(tokens), self.d_model, self.layout).to(tokens.x.dtype)
 
 
@@ -150,7 +149,7 @@ class LearnedPositions(Positions):
             values = sinusoids(torch.arange(self.weight.shape[0]), self.weight.shape[1], self.fixed)
             self.weight.data.copy_(values)
 
-    def embed(self, tokens: Tokens) -> Tensor:
+    def forward(self, tokens: Tokens) -> Tensor:
         at = positions_of(tokens)
         n = self.weight.shape[0]
         longest = tokens.x.shape[-2] if tokens.positions is None else highest_position(at) + 1
@@ -188,7 +187,7 @@ class LearnedGrid(Positions):
             cells = sinusoids(torch.arange(self.rows * self.columns), width, "halves")
         self.weight.data.copy_(F.pad(cells, (0, 0, self.extra, 0)))
 
-    def table(self, rows: int, columns: int, flat: bool = False) -> Tensor:
+    def forward(self, rows: int, columns: int, flat: bool = False) -> Tensor:
         """The table [extra + rows·columns, d]. `flat` interpolates the cells as one line, as the published MAE decoder
         does."""
         if (rows, columns) == (self.rows, self.columns):
@@ -213,7 +212,7 @@ class LearnedRowColumn(Positions):
         nn.init.uniform_(self.row)
         nn.init.uniform_(self.column)
 
-    def embed(self, tokens: Tokens) -> Tensor:
+    def forward(self, tokens: Tokens) -> Tensor:
         assert tokens.grid is not None
         rows, columns = tokens.grid
         if rows > len(self.row) or columns > len(self.column):
@@ -224,8 +223,6 @@ class LearnedRowColumn(Positions):
         x = self.column[None, :columns].expand(rows, -1, -1)
         y = self.row[:rows, None].expand(-1, columns, -1)
         return torch.cat([x, y], dim=-1).flatten(0, 1).unsqueeze(0)
-
-    pos_embed = embed
 
 
 class InterpolatedRowColumn(LearnedRowColumn):
@@ -238,7 +235,7 @@ class InterpolatedRowColumn(LearnedRowColumn):
         nn.init.trunc_normal_(self.row, std=std)
         nn.init.trunc_normal_(self.column, std=std)
 
-    def table(self, rows: int, columns: int) -> Tensor:
+    def forward(self, rows: int, columns: int) -> Tensor:  # type: ignore[override]
         x = interpolate_1d(self.column, columns).expand(rows, -1, -1)
         y = interpolate_1d(self.row, rows).unsqueeze(1).expand(-1, columns, -1)
         return torch.cat([x, y], dim=-1).flatten(0, 1)
@@ -259,7 +256,7 @@ class Sinusoidal2D(Positions):
         _check_width("Sinusoidal positions of rows and columns", d_model, 4)
         self.d_model = d_model
 
-    def embed(self, tokens: Tokens) -> Tensor:
+    def forward(self, tokens: Tokens) -> Tensor:
         assert tokens.grid is not None
         # Half precision cannot distinguish cells of large images.
         dtype = torch.promote_types(tokens.x.dtype, torch.float32)
@@ -271,8 +268,6 @@ class Sinusoidal2D(Positions):
             place = place / (place.narrow(axis, -1, 1) + 1e-6) * 2 * math.pi
             codes.append(sinusoids(place, self.d_model // 2, dtype=dtype))
         return torch.cat(codes, dim=-1).flatten(1, 2).to(tokens.x.dtype)  # [B, rows·columns, d]
-
-    pos_embed = embed
 
 
 class Rotary(Positions):
@@ -390,7 +385,7 @@ class RelativeBuckets(BiasedPositions):
         far = (distance.clamp(min=1).float() / exact).log() / math.log(self.max_distance / exact) * (n - exact)
         return start + torch.where(distance < exact, distance, (exact + far.long()).clamp(max=n - 1))
 
-    def bias(
+    def forward(
         self, query: Tensor, key: Tensor, offset: int, scale: float, grid: tuple[int, ...] | None = None
     ) -> Tensor:
         return self.weight[self.bucket(_distances(query, key, offset))].permute(2, 0, 1).unsqueeze(0)
@@ -411,7 +406,7 @@ class RelativeGrid(BiasedPositions):
     def reset(self, std: float) -> None:
         nn.init.zeros_(self.weight)
 
-    def bias(
+    def forward(
         self, query: Tensor, key: Tensor, offset: int, scale: float, grid: tuple[int, ...] | None = None
     ) -> Tensor:
         rows, columns = grid[:2] if grid is not None else (self.rows, self.columns)
@@ -460,7 +455,7 @@ class RelativeXL(BiasedPositions):
         for parameter in (self.content, self.place, self.weight):
             nn.init.normal_(parameter, std=std)
 
-    def bias(
+    def forward(
         self, query: Tensor, key: Tensor, offset: int, scale: float, grid: tuple[int, ...] | None = None
     ) -> Tensor:
         n_heads, n_query, n_key = query.shape[1], query.shape[2], key.shape[2]
@@ -486,7 +481,7 @@ class ALiBi(BiasedPositions):
         slopes += [2 ** (-4 * (2 * i + 1) / power) for i in range(n_heads - power)]
         self.slopes = slopes
 
-    def bias(
+    def forward(
         self, query: Tensor, key: Tensor, offset: int, scale: float, grid: tuple[int, ...] | None = None
     ) -> Tensor:
         slopes = torch.tensor(self.slopes, device=query.device, dtype=query.dtype).view(1, -1, 1, 1)

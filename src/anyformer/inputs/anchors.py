@@ -48,6 +48,9 @@ class AnchorBoxes(nn.Module):
         size = torch.full_like(x, START)
         self.weight.data.copy_(torch.stack([x, y, size, size], dim=1).logit())
 
+    def forward(self) -> Tensor:
+        return self.weight
+
 
 @dataclass(frozen=True, kw_only=True)
 class AnchorQueriesConfig(Settings):
@@ -69,8 +72,8 @@ class AnchorQueries(Input):
     def forward(self, run: ForwardContext) -> Tokens:
         cells = run.tokens[self.config.source].pad()
         n = self.config.n * (self.config.groups if self.training else 1)
-        boxes = self.anchors.weight[:n]
-        x = sample_grid(cells, boxes.sigmoid()[:, :2]) + self.vectors.weight[:n]
+        boxes = self.anchors()[:n]
+        x = sample_grid(cells, boxes.sigmoid()[:, :2]) + self.vectors()[:n]
         at = boxes.expand(len(x), -1, -1).unflatten(1, (-1, self.config.n)).flatten(0, 1)  # [B·groups, n, 4]
         return Tokens(x.unflatten(1, (-1, self.config.n)).flatten(0, 1), positions=at)
 

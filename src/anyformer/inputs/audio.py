@@ -62,11 +62,11 @@ class SpectrogramInput(Input):
         config = self.config
         check_spectrogram(values, config.n_frames, config.n_mels)
         x = self.patches(self._cut(values.to(self.patches.weight.dtype)))
-        table = self.positions.table(*config.grid)
+        table = self.positions(*config.grid)
         extra, cells = table[: config.n_tokens], table[config.n_tokens :]
         x = x + cells if config.combine == "add" else torch.cat([x, cells.expand(x.shape[0], -1, -1)], dim=-1)
         if config.n_tokens:
-            learned = torch.cat(list(self.tokens.parameters())) + extra
+            learned = torch.cat([token() for token in self.tokens]) + extra
             x = torch.cat([learned.expand(x.shape[0], -1, -1), x], dim=1)
         mask = to_bool_mask(run.tensor("attention_mask"), (x.shape[0], x.shape[1]), "attention_mask")
         return Tokens(F.dropout(x, config.dropout, self.training), mask, grid=config.grid)
@@ -117,7 +117,8 @@ class MelConvInput(Input):
                 " audio with silence, or use generate, which accepts any length."
             )
         x = F.gelu(self.first(_neighbors(frames.to(self.first.weight.dtype).transpose(1, 2))))
-        x = F.gelu(self.second(_neighbors(x, 2))) + self.positions.weight
+        x = F.gelu(self.second(_neighbors(x, 2)))
+        x = x + self.positions(Tokens(x))
         return Tokens(F.dropout(x, self.config.dropout, self.training))
 
 

@@ -78,7 +78,7 @@ class BackboneInput(Input):
             small = F.interpolate(pixel_mask[None].float(), size=grid)[0].to(torch.bool).flatten(1)
             mask = None if bool(small.all()) else small
         # given features fill their grid: positions do not depend on the mask
-        code = self.positions.pos_embed(Tokens(x, mask if name == "pixel_values" else None, grid=grid))
+        code = self.positions(Tokens(x, mask if name == "pixel_values" else None, grid=grid))
         return Tokens(F.dropout(x, self.config.dropout, self.training), mask, pos_embed=code, grid=grid)
 
     def _features(self, pixels: Tensor) -> tuple[Tensor, tuple[int, int]]:

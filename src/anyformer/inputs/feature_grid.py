@@ -43,7 +43,7 @@ class FeatureGridInput(Input):
         tokens = self.features(run)
         x = self.norm(self.project(tokens.x))
         assert tokens.grid is not None
-        x = x if self.positions is None else x + self.positions.table(*tokens.grid)
+        x = x if self.positions is None else x + self.positions(*tokens.grid)
         summary = None
         if self.states is not None:
             summary = torch.tanh(self.states(x.mean(dim=1))).unflatten(1, (-1, self.d_model))

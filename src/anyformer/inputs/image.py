@@ -33,6 +33,9 @@ class LearnedTokens(nn.Module):
     def reset(self, std: float) -> None:
         nn.init.trunc_normal_(self.weight, std=std)
 
+    def forward(self) -> Tensor:
+        return self.weight
+
 
 # Position embeddings of patches: learned per cell; learned per row and per column, concatenated; sinusoids of the
 # index, or of row and column; none.
@@ -136,11 +139,11 @@ class ImageInput(Input):
 
     def _place(self, x: Tensor, rows: int, columns: int) -> tuple[Tensor, Tensor | None]:
         """Return the patches with positions, and the special tokens with theirs."""
-        tokens: list[Tensor] = [one.weight for one in (self.class_token, self.distill_token) if one is not None]
+        tokens: list[Tensor] = [one() for one in (self.class_token, self.distill_token) if one is not None]
         first = torch.cat(tokens) if tokens else None
         if self.positions is None:
             return x, first
-        table = self.positions.table(rows, columns)
+        table = self.positions(rows, columns)
         table = table if self.project is None else self.project(table)
         extra, cells = table[: self.positions.extra], table[self.positions.extra :]
         cells = cells + extra if self.config.add_class_position else cells
@@ -154,7 +157,7 @@ class ImageInput(Input):
             return x
         if covered.shape != x.shape[:2]:
             raise InputError(f"bool_masked_pos has shape {list(covered.shape)}; it must be {list(x.shape[:2])}.")
-        return torch.where(covered.to(torch.bool).unsqueeze(-1), self.mask_token.weight, x)
+        return torch.where(covered.to(torch.bool).unsqueeze(-1), self.mask_token(), x)
 
     def _check(self, pixels: Tensor, interpolate: bool) -> tuple[int, int]:
         config = self.config
@@ -217,5 +220,5 @@ class RestoreInput(Input):
         batch, kept = encoded.x.shape[:2]
         number = torch.full((batch, 1 + rows * columns), kept, device=encoded.x.device)  # of the token at each position
         number = number.scatter(1, encoded.positions, torch.arange(kept, device=number.device).expand(batch, -1))
-        x = restore(self.project(encoded.x), number, self.mask_token.weight)
-        return Tokens(x + self.positions.table(rows, columns, flat=True), grid=encoded.grid)
+        x = restore(self.project(encoded.x), number, self.mask_token())
+        return Tokens(x + self.positions(rows, columns, flat=True), grid=encoded.grid)

@@ -55,7 +55,7 @@ class PrefixedTextInput(TextInput):
             if n > len(self.frames):
                 raise InputError(f"pixel_values has {n} frames per row; the model allows {len(self.frames)}.")
             x = x.unflatten(0, (-1, n))
-            marks = torch.stack([frame.get_parameter("weight") for frame in self.frames[:n]])  # [frames, 1, d]
+            marks = torch.stack([frame() for frame in self.frames[:n]])  # [frames, 1, d]
             x = (x + marks).flatten(1, 2)
         if batch % x.shape[0]:
             raise InputError(f"There are {batch} texts and {x.shape[0]} images; give one image per text.")

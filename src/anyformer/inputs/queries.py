@@ -37,7 +37,7 @@ class LearnedQueries(Input):
         config = self.config
         source = run.tokens[config.source]
         batch = source.packing.batch if source.packing is not None else source.x.shape[0]
-        learned = self.vectors.weight.expand(batch, -1, -1)
+        learned = self.vectors().expand(batch, -1, -1)
         if not config.as_pos_embed:
             return Tokens(learned)
         given = run.tensor(f"{config.prefix}inputs_embeds")
@@ -71,7 +71,7 @@ class PatchesAndQueries(Input):
         assert source.grid is not None
         rows, columns = source.grid
         patches = self.project(source.x[:, -rows * columns :])
-        return Tokens(torch.cat([patches, self.vectors.weight.expand(len(patches), -1, -1)], dim=1), grid=source.grid)
+        return Tokens(torch.cat([patches, self.vectors().expand(len(patches), -1, -1)], dim=1), grid=source.grid)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,8 +107,8 @@ class AutoregressiveQueries(Input):
                 f"places has shape {shape}; it must be {[batch, wanted, 2]}: x and y of the keypoints decoded so far."
             )
         previous = self.project(places.to(self.project.weight.dtype))
-        start = self.start.weight.expand(batch, -1, -1)
+        start = self.start().expand(batch, -1, -1)
         if run.state is not None:
             x = previous[:, -1:] if wanted else start
-            return Tokens(x, pos_embed=self.vectors.weight[wanted : wanted + 1].expand(batch, -1, -1))
-        return Tokens(torch.cat([start, previous[:, :-1]], dim=1), pos_embed=self.vectors.weight.expand(batch, -1, -1))
+            return Tokens(x, pos_embed=self.vectors()[wanted : wanted + 1].expand(batch, -1, -1))
+        return Tokens(torch.cat([start, previous[:, :-1]], dim=1), pos_embed=self.vectors().expand(batch, -1, -1))

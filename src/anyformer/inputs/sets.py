@@ -49,6 +49,9 @@ class ColumnEmbeddings(nn.Module):
         bound = self.weight.shape[1] ** -0.5
         nn.init.uniform_(self.weight, -bound, bound)
 
+    def forward(self) -> Tensor:
+        return self.weight
+
 
 @dataclass(frozen=True, kw_only=True)
 class TableInputConfig(Settings):
@@ -77,9 +80,9 @@ class TableInput(Input):
 
     def forward(self, run: ForwardContext) -> Tokens:
         pieces = [piece for piece in (self._numbers(run), self._categories(run)) if piece is not None]
-        x = torch.cat([x for x, _ in pieces], dim=1) + self.starts.weight
+        x = torch.cat([x for x, _ in pieces], dim=1) + self.starts()
         real = torch.cat([real for _, real in pieces], dim=1)
-        first = self.class_token.weight.expand(len(x), -1, -1)
+        first = self.class_token().expand(len(x), -1, -1)
         mask = torch.cat([torch.ones_like(real[:, :1]), real], dim=1)
         return Tokens(torch.cat([first, x], dim=1), None if bool(mask.all()) else mask)
 
@@ -91,7 +94,7 @@ class TableInput(Input):
         self._check(numbers, self.config.n_numbers, "numbers")
         numbers = numbers.to(self.scales.weight.dtype)
         real = ~numbers.isnan()
-        return numbers.nan_to_num().unsqueeze(-1) * self.scales.weight, real
+        return numbers.nan_to_num().unsqueeze(-1) * self.scales(), real
 
     def _categories(self, run: ForwardContext) -> tuple[Tensor, Tensor] | None:
         sizes = self.config.categories

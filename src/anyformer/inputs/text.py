@@ -89,7 +89,7 @@ class TextInput(Input):
         tokens = Tokens(x, mask, places, documents=self._documents(run, places))
         x = self._add_types(run, x)
         if self.positions is not None:
-            encoding = self.positions.embed(tokens)
+            encoding = self.positions(tokens)
             x = x if encoding is None else x + encoding
         if self.norm is not None:
             x = self.norm(x)
@@ -154,7 +154,7 @@ class TextInput(Input):
         if self.types is None:
             return x if ids is None else x + self.words(ids.view(x.shape[:2]))
         if ids is None:
-            return x + self.types.weight[0]
+            return x + self.types(torch.zeros(1, dtype=torch.long, device=x.device))
         check_ids(ids, self.config.n_types, name, run.training)
         return x + self.types(ids)
 

@@ -79,5 +79,5 @@ class TextLineInput(Input):
             real = None if real is None else real[:, ::stride]
             x = block(x, real)
         tokens = Tokens(self.project(x.flatten(1, 2).transpose(1, 2)), real, grid=(1, x.shape[3]))
-        x = tokens.x + self.positions.embed(tokens)
+        x = tokens.x + self.positions(tokens)
         return tokens.replace(F.dropout(x, config.dropout, self.training))

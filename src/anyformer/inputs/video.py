@@ -146,13 +146,14 @@ class VideoInput(Input):
         config = self.config
         batch, (frames, rows, columns) = x.shape[0], config.grid
         assert self.positions is not None and self.class_token is not None
-        table = self.positions.table(rows, columns)
+        table = self.positions(rows, columns)
         x = F.dropout(x.unflatten(1, (frames, -1)) + table[1:], config.dropout, self.training)  # [B, t, cells, d]
-        first = F.dropout(self.class_token.weight + table[:1], config.dropout, self.training)
+        first = F.dropout(self.class_token() + table[:1], config.dropout, self.training)
         if self.times is None:
             x = x.flatten(0, 1)
             return Tokens(torch.cat([first.expand(len(x), -1, -1), x], dim=1), grid=(rows, columns))
-        x = x.transpose(1, 2) + self.times.weight  # [B, cells, t, d]
+        x = x.transpose(1, 2)  # [B, cells, t, d]
+        x = x + self.times(Tokens(x))
         x = F.dropout(x, config.dropout, self.training).flatten(1, 2)
         return Tokens(torch.cat([first.expand(batch, -1, -1), x], dim=1), grid=(rows, columns, frames))
 
@@ -170,6 +171,6 @@ class MaskedTubesInput(Input):
         encoded = run.tokens[self.source].pad()
         seen = self.project(encoded.x)
         order = masked_order(dropped(encoded, self.n_tokens))
-        missing = self.mask_token.weight.expand(len(seen), order.shape[1] - seen.shape[1], -1)
+        missing = self.mask_token().expand(len(seen), order.shape[1] - seen.shape[1], -1)
         places = fixed_sinusoids(self.n_tokens, seen.shape[2], seen)
         return Tokens(torch.cat([seen, missing], dim=1) + places[order])

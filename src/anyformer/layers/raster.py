@@ -172,7 +172,7 @@ class RasterPositions(Positions):
             if table is not None:
                 nn.init.normal_(table, std=std)
 
-    def embed(self, tokens: Tokens) -> Tensor:
+    def forward(self, tokens: Tokens) -> Tensor:
         at = positions_of(tokens)
         longest = tokens.x.shape[-2] if tokens.positions is None else highest_position(at) + 1
         if self.max_positions is not None and longest > self.max_positions:

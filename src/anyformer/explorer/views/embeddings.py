@@ -82,7 +82,7 @@ def _table(positions: Positions, tokens: Tokens) -> Tensor | None:
     if tokens.grid is not None:
         return None
     blank = Tokens(x.new_zeros(1, limit, x.shape[-1]))
-    found = positions.embed(blank)
+    found = positions(blank)
     return None if found is None else found.reshape(-1, found.shape[-1])[:limit]
 
 

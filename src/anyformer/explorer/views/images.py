@@ -69,7 +69,7 @@ def patch_positions(loaded: LoadedModel, request: ViewRequest, deadline: Deadlin
     if inputs.positions is None:
         raise InputError("This model has no position embeddings for patches.")
     rows, columns = inputs.config.grid
-    table = inputs.positions.table(rows, columns)[inputs.positions.extra :].float()
+    table = inputs.positions(rows, columns)[inputs.positions.extra :].float()
     at = place(request.position, rows * columns)
     unit = F.normalize(table, dim=-1)
     return {"map": downsample.pack((unit @ unit[at]).view(rows, columns)), "position": at}

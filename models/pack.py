@@ -287,7 +287,8 @@ def listed_score(notes: dict[str, Any], card: str) -> str:
 
 
 def rewrite_cards(home: Path = HOME, notes: Path = NOTES) -> None:
-    """Bring the cards and listed scores of packed models up to date with the notes; what the runs said stays."""
+    """Bring cards, task settings and listed scores of packed models up to date with the notes; what the runs said
+    stays."""
     path = home / pretrained.TABLE
     rows = json.loads(path.read_text(encoding="utf-8"))["models"]
     for row in rows:
@@ -295,11 +296,21 @@ def rewrite_cards(home: Path = HOME, notes: Path = NOTES) -> None:
         said = read_notes(Order(Path(), row["name"], notes=notes))
         text = rewritten(card.read_text(encoding="utf-8"), row["name"], said)
         card.write_text(text, encoding="utf-8")
+        apply_settings(home / row["name"] / "config.json", said)
         row["description"] = said["description"]
         row["score"] = listed_score(said, text)
         row["license"] = said["license"]
-        row["files"][pretrained.CARD] = {"bytes": card.stat().st_size, "sha256": pretrained.digest(card)}
+        for file in (card, home / row["name"] / "config.json"):
+            row["files"][file.name] = {"bytes": file.stat().st_size, "sha256": pretrained.digest(file)}
     write_table(path, rows)
+
+
+def apply_settings(path: Path, notes: dict[str, Any]) -> None:
+    """Put the notes' settings of the task into a packed model's config."""
+    config = json.loads(path.read_text(encoding="utf-8"))
+    changed = {**config, "task": {**config.get("task", {}), **notes.get("settings", {})}}
+    if changed != config:
+        path.write_text(lines_of(changed) + "\n", encoding="utf-8")
 
 
 def rewritten(card: str, name: str, said: dict[str, Any]) -> str:

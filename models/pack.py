@@ -299,7 +299,10 @@ def rewrite_cards(home: Path = HOME, notes: Path = NOTES) -> None:
         apply_settings(home / row["name"] / "config.json", said)
         row["description"] = said["description"]
         row["score"] = listed_score(said, text)
-        row["license"] = said["license"]
+        row["license"], row["example"] = said["license"], example(said)
+        row.pop("known_failure", None)
+        if "known_failure" in said:
+            row["known_failure"] = said["known_failure"]
         for file in (card, home / row["name"] / "config.json"):
             row["files"][file.name] = {"bytes": file.stat().st_size, "sha256": pretrained.digest(file)}
     write_table(path, rows)
@@ -394,6 +397,7 @@ def enter(order: Order, notes: dict[str, Any], model: Model, card: str, folder: 
         "default": bool(notes.get("default", False)),
         **({"base": notes["base"]} if notes.get("base") is not None else {}),
         "example": example(notes),
+        **({"known_failure": notes["known_failure"]} if "known_failure" in notes else {}),
         "files": {
             file.name: {"bytes": file.stat().st_size, "sha256": pretrained.digest(file)}
             for file in sorted(folder.iterdir())

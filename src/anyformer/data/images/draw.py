@@ -18,7 +18,7 @@ from anyformer.data.images.image_file import original_size, pillow
 SMALLEST = 224  # minimum length in pixels of the longer side of a drawing
 TILE = 1000  # maximum length in a grid
 PAPER, INK = (255, 255, 255), (27, 42, 65)
-LINE, STRIP = 900, 18  # pixels: width of a text line, height of a character's strip below it
+LINE, STRIP = 900, 26  # pixels: width of a text line, height of a character's strip below it
 
 
 def class_color(i: int) -> tuple[int, int, int]:

@@ -166,3 +166,10 @@ def check_labels(
     if real.numel() and (int(real.min()) < 0 or int(real.max()) >= n):
         worst = int(real.min()) if int(real.min()) < 0 else int(real.max())
         raise InputError(f"{name} holds {worst}; allowed are 0 to {n - 1}, or {ignored} for {means}.")
+
+
+def check_shape(x: Tensor, name: str, *shape: int | str, why: str = "") -> None:
+    """Raise InputError unless `x` has this shape, in which a word stands for any length."""
+    wrong = x.dim() != len(shape) or any(isinstance(n, int) and n != m for n, m in zip(shape, x.shape, strict=True))
+    if wrong:
+        raise InputError(f"{name} has shape {list(x.shape)}; it must be [{', '.join(map(str, shape))}]{why}.")

@@ -156,7 +156,7 @@ TENSORS: tuple[tuple[str, str], ...] = (
     (r"(\.blocks)\.(\d+)\.self\.positions\.", r".block_positions.\2."),
     (r"(\.blocks\.\d+\.\w+)\.gain\.", r"\1.layer_scale."),
     (r"(\.blocks\.\d+\.\w+)\.after\.", r"\1.post_norm."),
-    (r"\.between\.boxes\.", ".step.boxes."),
+    (r"\.(?:between|step)\.boxes\.", ".step."),
     (r"\.between\.code\.", ".place.code."),
     (r"((?:^|/)(?:base|classify))\.(?:pool|average)\.norm\.", r"\1.norm."),
     (r"(\.net\.stages\.\d+\.\d+)\.first\.", r"\1.layers.0."),

@@ -26,7 +26,7 @@ from anyformer.upgrades import tensor_name
         ("decoder.blocks.0.positions.first", "decoder.blocks.0.positions.first"),  # a mixer's own name
         ("encoder.blocks.1.feedforward.gain.weight", "encoder.blocks.1.feedforward.layer_scale.weight"),
         ("decoder.blocks.1.self.after.weight", "decoder.blocks.1.self.post_norm.weight"),
-        ("decoder.between.boxes.2.bias", "decoder.step.boxes.2.bias"),
+        ("decoder.between.boxes.2.bias", "decoder.step.2.bias"),
         ("decoder.between.code.0.weight", "decoder.place.code.0.weight"),
         ("decoder.blocks.0.self.out.weight", "decoder.blocks.0.self.out.weight"),
         ("encoder.inputs.net.stages.1.2.second.norm.bias", "encoder.inputs.net.stages.1.2.layers.1.norm.bias"),
@@ -52,7 +52,8 @@ def test_a_folder_with_older_names_loads(name: str, tmp_path: Path) -> None:
         (r"\.block_positions\.(\d+)\.", r".blocks.\1.self.positions."),
         (r"\.layer_scale\.", ".gain."),
         (r"\.post_norm\.", ".after."),
-        (r"\.(step|place)\.", ".between."),
+        (r"\.step\.", ".between.boxes."),
+        (r"\.place\.", ".between."),
     ]
     tensors, changed = {}, 0
     for key, tensor in load_file(tmp_path / "model.safetensors").items():

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 import anyformer as af
-from anyformer.heads.matcher import DetectionTargets, MatchCosts, linear_assignment, match_costs
-from anyformer.heads.set_criterion import SetCriterionConfig, set_loss, weighted_sum
+from anyformer.heads.matcher import DetectionTargets, SetCriterionConfig, linear_assignment, match_costs
+from anyformer.heads.set_criterion import set_loss, weighted_sum
 from tests.checkpoints.compare import close
 from tests.checkpoints.oracles import make_oracle, save_oracle
 
@@ -51,7 +51,7 @@ def test_the_assignment_is_the_cheapest() -> None:
     """Against trying all of them: 2 layers, 3 images with 3, 0 and 4 objects, 4 queries."""
     logits, boxes = torch.randn(2, 3, 4, 6), torch.rand(2, 3, 4, 4)
     targets = DetectionTargets.of([things(n, 5) for n in (3, 0, 4)], 5, CPU, rows=3)
-    cost = match_costs(logits, boxes, targets, MatchCosts())
+    cost = match_costs(logits, boxes, targets, SetCriterionConfig())
     match = linear_assignment(cost)
     for layer, row in itertools.product(range(2), range(3)):
         n = (3, 0, 4)[row]
@@ -90,7 +90,7 @@ def test_costs_by_hand() -> None:
     logits = torch.tensor([0.0, 1.0, 2.0]).log_softmax(-1).view(1, 1, 1, 3)
     boxes = torch.tensor([0.5, 0.5, 0.2, 0.2]).view(1, 1, 1, 4)
     target = DetectionTargets(torch.tensor([[1]]), torch.tensor([[[0.5, 0.5, 0.4, 0.2]]]))
-    cost = float(match_costs(logits, boxes, target, MatchCosts(classes=1, box=5, giou=2)))
+    cost = float(match_costs(logits, boxes, target, SetCriterionConfig()))
     share = float(logits.exp()[..., 1])
     assert cost == pytest.approx(-share + 5 * 0.2 - 2 * 0.5, abs=1e-6)
 
@@ -100,7 +100,7 @@ def test_matching_survives_what_is_no_number() -> None:
     logits, boxes = torch.zeros(1, 1, 3, 3), torch.rand(1, 1, 3, 4)
     boxes[0, 0, 1] = float("nan")
     match = linear_assignment(
-        match_costs(logits, boxes, DetectionTargets.of([things(2)], 2, CPU, rows=1), MatchCosts())
+        match_costs(logits, boxes, DetectionTargets.of([things(2)], 2, CPU, rows=1), SetCriterionConfig())
     )
     assert sorted(match[0, 0].tolist()) == [0, 2]
 

@@ -83,7 +83,7 @@ def test_each_layer_moves_the_boxes() -> None:
     torch.manual_seed(0)
     model = af.build("detr-tiny", dropout=0.0, **ANCHORS).eval()
     stack: Any = model.stages["decoder"].stack
-    torch.nn.init.normal_(stack.step.boxes[-1].weight, std=0.3)
+    torch.nn.init.normal_(stack.step[-1].weight, std=0.3)
     out = model(pixel_values=torch.randn(2, 3, 64, 96), labels=labels())
     first = out.auxiliary_outputs[0]["pred_boxes"]
     assert (first - out.pred_boxes).abs().min(dim=-1).values.max() > 1e-3

@@ -138,6 +138,8 @@ class LearnedPositions(Positions):
 
     def __init__(self, n: int, d_model: int, fixed: SinusoidLayout | None = None) -> None:
         super().__init__()
+        if fixed is not None:
+            _check_width("Sinusoidal positions", d_model, 2)
         self.max_positions = n
         self.weight = nn.Parameter(torch.empty(n, d_model), requires_grad=fixed is None)
         self.fixed: SinusoidLayout | None = fixed

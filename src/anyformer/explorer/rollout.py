@@ -71,7 +71,7 @@ def _source_stage(trace: Trace, stage: str) -> tuple[str, slice, slice] | None:
     if where is None:
         return None
     if isinstance(inputs, PatchesAndQueries):
-        return inputs.config.source, slice(0, where.cells), slice(-where.cells, None)
+        return inputs.source, slice(0, where.cells), slice(-where.cells, None)
     if isinstance(inputs, (PrefixedTextInput, MultimodalInput)):
         source = inputs.source if isinstance(inputs, PrefixedTextInput) else next(iter(inputs.places))
         return source, slice(0, trace.tokens(source).x.shape[1]), slice(None)

@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from anyformer.core.linear import Linear
 from anyformer.core.tokens import Tokens
 from anyformer.forward_context import ForwardContext
 from anyformer.heads.base import Head
 from anyformer.heads.box_ops import to_xyxy
-from anyformer.heads.matcher import DetectionTargets
-from anyformer.heads.set_criterion import SetCriterionConfig, named_losses, set_loss, weighted_sum
+from anyformer.heads.matcher import DetectionTargets, SetCriterionConfig
+from anyformer.heads.set_criterion import named_losses, set_loss, weighted_sum
+from anyformer.layers.mlp import MLP
 
 
 class BoxHead(Head):
@@ -44,9 +44,7 @@ class BoxHead(Head):
         self.n_labels, self.every_layer, self.groups = n_labels, every_layer, groups
         self.loss = loss if loss is not None else SetCriterionConfig()
         self.classes = Linear(d_model, n_labels + 1)
-        self.boxes = None
-        if not placed:
-            self.boxes = nn.ModuleList([Linear(d_model, d_model), Linear(d_model, d_model), Linear(d_model, 4)])
+        self.boxes = None if placed else MLP(d_model, d_model, d_model, 4)
 
     def forward(self, run: ForwardContext) -> dict[str, Any]:
         x = run.padded(self.stage)
@@ -90,9 +88,7 @@ class BoxHead(Head):
 
     def _place(self, x: Tensor) -> Tensor:
         assert self.boxes is not None
-        for layer in self.boxes[:-1]:
-            x = F.relu(layer(x))
-        return self.boxes[-1](x).sigmoid()
+        return self.boxes(x).sigmoid()
 
 
 def _boxes(tokens: Tokens) -> Tensor:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from anyformer.core.tokens import Tokens
 from anyformer.layers.resnet import ConvNormAct
 
 SPREAD = 0.02  # standard deviation at initialization
@@ -40,14 +39,6 @@ def conv_norm_relu(d_in: int, d_out: int, kernel: int, widen: bool = False) -> C
     """Convolution, batch norm, ReLU; `widen` doubles the grid size."""
     kind = Upsample2x if widen else SameConv2d
     return ConvNormAct(kind(d_in, d_out, kernel, bias=False), nn.BatchNorm2d(d_out), "relu")
-
-
-def as_image_grid(tokens: Tokens) -> Tensor:
-    """Reshape [B, 1 + cells or cells, d] to [B, d, rows, columns], without the class token."""
-    assert tokens.grid is not None
-    rows, columns = tokens.grid
-    x = tokens.pad().x[:, -rows * columns :]
-    return x.transpose(1, 2).unflatten(2, (rows, columns))
 
 
 def resize(x: Tensor, size: tuple[int, int]) -> Tensor:

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from anyformer.core import rewrites
 from anyformer.core.tokens import Tokens
-from anyformer.errors import InputError
-from anyformer.forward_context import IGNORED, check_labels
+from anyformer.forward_context import IGNORED, check_labels, check_shape
 
 HALVES = (torch.float16, torch.bfloat16)
 ALL_AT_ONCE = 2**24  # up to this many logits are handled in one chunk: 64 MB in float32
@@ -31,8 +30,7 @@ def token_loss(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> tuple[
 def mean_token_loss(tokens: Tokens, logits: Tensor, labels: Tensor, name: str = "labels") -> Tensor:
     """The mean over the labels [B, T] of per-token logits, packed or padded."""
     expected = tokens.packing.mask.shape if tokens.packing is not None else logits.shape[:2]
-    if labels.shape != expected:
-        raise InputError(f"{name} has shape {list(labels.shape)}; it must be {list(expected)}.")
+    check_shape(labels, name, *expected)
     labels = tokens.packing.pack(labels) if tokens.packing is not None else labels.flatten()
     check_labels(labels, logits.shape[-1], name)
     total, count = token_loss(logits, labels)

@@ -19,13 +19,14 @@ from anyformer.core.linear import Linear
 from anyformer.core.masks import NO_MASK, Padding
 from anyformer.core.norms import NormConfig, make_norm
 from anyformer.core.tokens import Tokens
-from anyformer.errors import InputError
-from anyformer.forward_context import ForwardContext
+from anyformer.forward_context import ForwardContext, check_shape
 from anyformer.heads.base import Head
-from anyformer.heads.convolutions import SameConv2d, as_image_grid, conv_norm_relu
+from anyformer.heads.convolutions import SameConv2d, conv_norm_relu
 from anyformer.heads.heatmap_peaks import find_peaks
-from anyformer.inputs.anchors import ZeroLinear
+from anyformer.inputs.patches import as_image_grid, cell_centers
+from anyformer.layers.mlp import ZeroLinear
 
+JOINTS = ": x, y and weight of each keypoint"  # what labels hold
 D_CLASSIC = 256  # channels between the transposed convolutions
 FAINT = 1e-3  # standard deviation of the last layer at initialization: maps are near zero almost everywhere
 
@@ -38,15 +39,6 @@ class PoseHead(Head):
     def keypoints(self, fields: dict[str, Any]) -> Tensor:
         """Return [B, keypoints, 3] from the output of `forward`: x and y as fractions of the image, and a score."""
         raise TypeError("a pose head must define keypoints")
-
-
-def check_joints(labels: Tensor, batch: int, joints: int) -> Tensor:
-    """Check labels and return positions and weights."""
-    if tuple(labels.shape) != (batch, joints, 3):
-        raise InputError(
-            f"labels has shape {list(labels.shape)}; it must be {[batch, joints, 3]}: x, y and weight of each keypoint."
-        )
-    return labels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +89,7 @@ class HeatmapHead(PoseHead):
         return {**({} if labels is None else {"loss": self.loss(maps, labels)}), "heatmaps": maps}
 
     def loss(self, maps: Tensor, labels: Tensor) -> Tensor:
-        labels = check_joints(labels, maps.shape[0], maps.shape[1])
+        check_shape(labels, "labels", maps.shape[0], maps.shape[1], 3, why=JOINTS)
         target = gaussian_heatmaps(labels[..., :2], (maps.shape[2], maps.shape[3]), self.config.sigma)
         missed = (maps.float() - target).square().sum(dim=(2, 3)) / target.square().sum(dim=(2, 3)).clamp(min=1.0)
         return (missed * labels[..., 2]).sum() / labels[..., 2].sum().clamp(min=1.0)
@@ -150,7 +142,7 @@ class KeypointHead(PoseHead):
         labels = run.tensor("labels") if run.state is None else None
         if labels is None:
             return {"keypoints": self.point(layers[-1], cells)}
-        labels = check_joints(labels, layers[-1].shape[0], layers[-1].shape[1])
+        check_shape(labels, "labels", layers[-1].shape[0], layers[-1].shape[1], 3, why=JOINTS)
         found = torch.stack([self.point(layer, cells) for layer in layers])
         missed = (found - labels[..., :2]).abs().mean(dim=-1) * labels[..., 2]
         each = missed.sum(dim=(1, 2)) / labels[..., 2].sum().clamp(min=1.0)
@@ -168,16 +160,11 @@ class KeypointHead(PoseHead):
         """Predict positions in single precision; half precision is coarser than a pixel."""
         weights, step = self.fit(x, cells), self.step(F.gelu(self.hidden(self.norm(x))))
         with torch.autocast(x.device.type, enabled=False):
-            return weights @ cell_centers(cells).to(weights.dtype) + step.to(weights.dtype)
+            assert cells.grid is not None
+            rows, columns = cells.grid
+            centers = cell_centers(rows, columns, x.device).to(weights.dtype)
+            return weights @ centers + step.to(weights.dtype)
 
     def keypoints(self, fields: dict[str, Any]) -> Tensor:
         found: Tensor = fields["keypoints"]
         return torch.cat([found, torch.ones_like(found[..., :1])], dim=-1)
-
-
-def cell_centers(cells: Tokens) -> Tensor:
-    """x and y of each cell's center, as fractions of the image: [cells, 2]."""
-    assert cells.grid is not None
-    rows, columns = cells.grid
-    cell = torch.arange(rows * columns, device=cells.x.device)
-    return torch.stack([(cell % columns + 0.5) / columns, (cell // columns + 0.5) / rows], dim=-1)

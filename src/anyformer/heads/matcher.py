@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from anyformer.config import Settings
 from anyformer.errors import InputError
 from anyformer.forward_context import IGNORED
 from anyformer.heads.box_ops import generalized_iou, to_xyxy
@@ -80,28 +81,31 @@ def _row(label: dict[str, Any], i: int, n_labels: int) -> tuple[Tensor, Tensor]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MatchCosts:
-    """Weights of the matching costs."""
+class SetCriterionConfig(Settings):
+    """Matching costs, and weights of the losses of matched pairs."""
 
-    classes: float = 1.0
-    box: float = 5.0
-    giou: float = 2.0
+    class_cost: float = 1.0
+    box_cost: float = 5.0
+    giou_cost: float = 2.0
+    class_weight: float = 1.0
+    box_weight: float = 5.0
+    giou_weight: float = 2.0
+    no_object_weight: float = 0.1  # class weight of "no object", which most queries predict
+    focal: bool = False  # sigmoid focal loss per class, without "no object" (Lin et al. 2017; Zhu et al. 2021)
 
-    def __post_init__(self) -> None:
-        if self.classes == self.box == self.giou == 0:
-            raise InputError("class_cost, box_cost and giou_cost are all 0; set at least one above 0.")
+    def check(self) -> None:
+        some = any((self.class_cost, self.box_cost, self.giou_cost))
+        self.require(some, "class_cost, box_cost and giou_cost are all 0; set at least one above 0.")
 
 
 @torch.no_grad()
-def match_costs(
-    logits: Tensor, boxes: Tensor, targets: DetectionTargets, weights: MatchCosts, focal: bool = False
-) -> Tensor:
+def match_costs(logits: Tensor, boxes: Tensor, targets: DetectionTargets, config: SetCriterionConfig) -> Tensor:
     """Costs [L, B, Q, N] from logits [L, B, Q, C] and boxes [L, B, Q, 4]; NaN for padding objects."""
     wanted = targets.classes.clamp(min=0)[None, :, None].expand(*logits.shape[:3], -1)
     found, real = boxes[..., None, :], targets.boxes[None, :, None]  # [L, B, Q, 1, 4] and [1, B, 1, N, 4]
-    cost = weights.classes * class_cost(logits, focal).gather(-1, wanted)
-    cost = cost + weights.box * (found - real).abs().sum(-1)
-    cost = cost - weights.giou * generalized_iou(to_xyxy(found), to_xyxy(real))
+    cost = config.class_cost * class_cost(logits, config.focal).gather(-1, wanted)
+    cost = cost + config.box_cost * (found - real).abs().sum(-1)
+    cost = cost - config.giou_cost * generalized_iou(to_xyxy(found), to_xyxy(real))
     most = torch.finfo(cost.dtype).max
     cost = cost.nan_to_num(nan=most, posinf=most, neginf=most)
     return cost.masked_fill(~targets.real[None, :, None], NOT_A_COLUMN)

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from anyformer.config import Settings
 from anyformer.core.linear import Linear
 from anyformer.core.norms import NormConfig, make_norm
-from anyformer.errors import InputError
-from anyformer.forward_context import ForwardContext, check_labels
+from anyformer.forward_context import ForwardContext, check_labels, check_shape
 from anyformer.heads.base import Head
-from anyformer.heads.convolutions import SameConv2d, Upsample2x, as_image_grid, conv_norm_relu, resize
+from anyformer.heads.convolutions import SameConv2d, Upsample2x, conv_norm_relu, resize
+from anyformer.inputs.patches import as_image_grid
 
 IGNORED_CLASS = 255  # label of pixels without a class
 
@@ -48,8 +48,7 @@ class SegmentationHead(Head):
 
 
 def pixel_loss(logits: Tensor, labels: Tensor, ignore: int) -> Tensor:
-    if labels.dim() != 3 or labels.shape[0] != logits.shape[0]:
-        raise InputError(f"labels has shape {list(labels.shape)}; it must be [{logits.shape[0]}, height, width].")
+    check_shape(labels, "labels", logits.shape[0], "height", "width")
     check_labels(labels, logits.shape[1], "labels", ignore, "a pixel of no class")
     size = (labels.shape[1], labels.shape[2])
     return F.cross_entropy(resize(logits.float(), size), labels.long(), ignore_index=ignore)

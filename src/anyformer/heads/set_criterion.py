@@ -2,42 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from anyformer.config import Settings
 from anyformer.heads.box_ops import generalized_iou, to_xyxy
 from anyformer.heads.matcher import (
     FOCAL_ALPHA,
     FOCAL_GAMMA,
     DetectionTargets,
-    MatchCosts,
+    SetCriterionConfig,
     linear_assignment,
     match_costs,
 )
 
 CLASS, BOX, GIOU, COUNT = "loss_ce", "loss_bbox", "loss_giou", "cardinality_error"  # names in transformers
-
-
-@dataclass(frozen=True, kw_only=True)
-class SetCriterionConfig(Settings):
-    """Matching costs, and weights of the losses of matched pairs."""
-
-    class_cost: float = 1.0
-    box_cost: float = 5.0
-    giou_cost: float = 2.0
-    class_weight: float = 1.0
-    box_weight: float = 5.0
-    giou_weight: float = 2.0
-    no_object_weight: float = 0.1  # class weight of "no object", which most queries predict
-    focal: bool = False  # sigmoid focal loss per class, without "no object" (Lin et al. 2017; Zhu et al. 2021)
-
-    @property
-    def costs(self) -> MatchCosts:
-        return MatchCosts(classes=self.class_cost, box=self.box_cost, giou=self.giou_cost)
 
 
 def set_loss(
@@ -62,7 +41,7 @@ def _set_loss(
     if targets.classes.shape[1] == 0:  # no image has objects
         match = torch.zeros(*logits.shape[:2], 0, dtype=torch.long, device=logits.device)
     else:
-        match = linear_assignment(match_costs(logits, boxes, targets, config.costs, config.focal))
+        match = linear_assignment(match_costs(logits, boxes, targets, config))
     count = targets.real.sum().clamp(min=1)
     return {
         CLASS: class_loss(logits, match, targets, config, count),

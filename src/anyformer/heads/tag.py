@@ -13,7 +13,7 @@ from anyformer.core.activations import ACTIVATIONS
 from anyformer.core.linear import Linear
 from anyformer.core.norms import NormConfig, make_norm
 from anyformer.errors import InputError
-from anyformer.forward_context import ForwardContext, check_labels
+from anyformer.forward_context import ForwardContext, check_labels, check_shape
 from anyformer.heads.base import Head, labels_at_padding, padded_token_values
 from anyformer.heads.cross_entropy import mean_token_loss
 
@@ -86,8 +86,7 @@ class ReplacedTokenHead(Head):
         return {**result, "logits": logits}
 
     def loss(self, run: ForwardContext, logits: Tensor, replaced: Tensor) -> dict[str, Tensor]:
-        if replaced.shape != logits.shape:
-            raise InputError(f"{self.names[0]} has shape {list(replaced.shape)}; it must be {list(logits.shape)}.")
+        check_shape(replaced, self.names[0], *logits.shape)
         mask = run.tokens[self.stage].pad().mask
         if mask is not None:
             logits, replaced = logits[mask], replaced[mask]

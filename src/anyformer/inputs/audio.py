@@ -13,8 +13,7 @@ from anyformer.config import Settings
 from anyformer.core.linear import Linear
 from anyformer.core.positions import LearnedGrid, LearnedPositions
 from anyformer.core.tokens import Tokens
-from anyformer.errors import InputError
-from anyformer.forward_context import ForwardContext, to_bool_mask
+from anyformer.forward_context import ForwardContext, check_shape, to_bool_mask
 from anyformer.inputs.base import Input
 from anyformer.inputs.image import LearnedTokens
 
@@ -60,7 +59,7 @@ class SpectrogramInput(Input):
     def forward(self, run: ForwardContext) -> Tokens:
         _, values = run.require_one("input_values")
         config = self.config
-        check_spectrogram(values, config.n_frames, config.n_mels)
+        check_shape(values, "input_values", "batch", config.n_frames, config.n_mels)
         x = self.patches(self._cut(values.to(self.patches.weight.dtype)))
         table = self.positions(*config.grid)
         extra, cells = table[: config.n_tokens], table[config.n_tokens :]
@@ -77,22 +76,6 @@ class SpectrogramInput(Input):
         return values.transpose(1, 2).unfold(1, height, down).unfold(2, width, along).flatten(3).flatten(1, 2)
 
 
-def check_spectrogram(values: Tensor, n_frames: int, n_mels: int) -> None:
-    if values.dim() != 3 or tuple(values.shape[1:]) != (n_frames, n_mels):
-        raise InputError(f"input_values has shape {list(values.shape)}; it must be [batch, {n_frames}, {n_mels}].")
-
-
-@dataclass(frozen=True, kw_only=True)
-class MelConvInputConfig(Settings):
-    n_mels: int
-    n_tokens: int  # of the encoder: half the number of frames
-    d_model: int
-    dropout: float = 0.0
-
-    def check(self) -> None:
-        self.require(self.d_model % 2 == 0, f"d_model {self.d_model} must be even: half of it are sines, half cosines.")
-
-
 class MelConvInput(Input):
     """Two convolutions of width 3 over [B, mels, frames], the second with stride 2. attention_mask is ignored: padding
     is read as silence.
@@ -100,26 +83,22 @@ class MelConvInput(Input):
 
     names = ("input_features", "attention_mask")
 
-    def __init__(self, config: MelConvInputConfig) -> None:
+    def __init__(self, n_mels: int, n_tokens: int, d_model: int, dropout: float = 0.0) -> None:
         super().__init__()
-        self.config = config
-        self.window = 2 * config.n_tokens  # fixed number of frames
-        self.first = Linear(3 * config.n_mels, config.d_model)
-        self.second = Linear(3 * config.d_model, config.d_model)
-        self.positions = LearnedPositions(config.n_tokens, config.d_model, fixed="stretched")
+        self.n_mels, self.n_tokens, self.dropout = n_mels, n_tokens, dropout
+        self.window = 2 * n_tokens  # fixed number of frames
+        self.first = Linear(3 * n_mels, d_model)
+        self.second = Linear(3 * d_model, d_model)
+        self.positions = LearnedPositions(n_tokens, d_model, fixed="stretched")
 
     def forward(self, run: ForwardContext) -> Tokens:
         _, frames = run.require_one("input_features")
-        shape = (self.config.n_mels, self.window)
-        if frames.dim() != 3 or tuple(frames.shape[1:]) != shape:
-            raise InputError(
-                f"input_features has shape {list(frames.shape)}; it must be [batch, {shape[0]}, {shape[1]}]: pad the"
-                " audio with silence, or use generate, which accepts any length."
-            )
+        why = ": pad the audio with silence, or use generate, which accepts any length"
+        check_shape(frames, "input_features", "batch", self.n_mels, 2 * self.n_tokens, why=why)
         x = F.gelu(self.first(_neighbors(frames.to(self.first.weight.dtype).transpose(1, 2))))
         x = F.gelu(self.second(_neighbors(x, 2)))
         x = x + self.positions(Tokens(x))
-        return Tokens(F.dropout(x, self.config.dropout, self.training))
+        return Tokens(F.dropout(x, self.dropout, self.training))
 
 
 def _neighbors(x: Tensor, step: int = 1) -> Tensor:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from anyformer.config import Settings
 from anyformer.core.linear import Linear
 from anyformer.core.positions import Positions
 from anyformer.core.tokens import Tokens
 from anyformer.errors import InputError
-from anyformer.forward_context import ForwardContext
+from anyformer.forward_context import ForwardContext, check_shape
 from anyformer.inputs.base import Input
-from anyformer.layers.resnet import ResNetBackbone, ResNetConfig, check_images
+from anyformer.layers.resnet import ResNetBackbone, ResNetConfig
 
 
 class FeatureInput(Input):
@@ -30,38 +27,34 @@ class FeatureInput(Input):
 
     def forward(self, run: ForwardContext) -> Tokens:
         _, pixels = run.require_one("pixel_values")
-        check_images(pixels, self.config.n_channels)
+        check_shape(pixels, "pixel_values", "batch", self.config.n_channels, "H", "W")
         features = self.resnet(pixels.to(self.resnet.stem.filter.weight.dtype))
         return Tokens(features.flatten(2).transpose(1, 2), grid=(features.shape[2], features.shape[3]))
-
-
-@dataclass(frozen=True, kw_only=True)
-class BackboneInputConfig(Settings):
-    resnet: ResNetConfig | None
-    d_model: int
-    dropout: float = 0.0
-    d_features: int = 0  # without a ResNet: width of the other backbone's features
-    n_channels: int = 3
-
-    @property
-    def channels(self) -> int:
-        return self.n_channels if self.resnet is None else self.resnet.n_channels
 
 
 class BackboneInput(Input):
     """Each cell of the feature grid becomes a token; its position embedding is added in the attention of every layer.
 
-    `net`, if given, computes the features instead of a ResNet: [B, C, H, W] -> [B, d, rows, columns].
+    Without a ResNet, `net` computes the features: [B, n_channels, H, W] -> [B, d_features, rows, columns].
     """
 
     names = ("pixel_values", "pixel_mask", "inputs_embeds")
 
-    def __init__(self, config: BackboneInputConfig, positions: Positions, net: nn.Module | None = None) -> None:
+    def __init__(
+        self,
+        resnet: ResNetConfig | None,
+        d_model: int,
+        positions: Positions,
+        dropout: float = 0.0,
+        net: nn.Module | None = None,
+        n_channels: int = 3,
+        d_features: int = 0,
+    ) -> None:
         super().__init__()
-        self.config = config
+        self.n_channels, self.dropout = resnet.n_channels if resnet is not None else n_channels, dropout
         self.net = net
-        self.resnet = ResNetBackbone(config.resnet) if config.resnet is not None else None
-        self.project = Linear(config.resnet.d_out if config.resnet is not None else config.d_features, config.d_model)
+        self.resnet = ResNetBackbone(resnet) if resnet is not None else None
+        self.project = Linear(resnet.d_out if resnet is not None else d_features, d_model)
         self.positions = positions
 
     def forward(self, run: ForwardContext) -> Tokens:
@@ -79,10 +72,10 @@ class BackboneInput(Input):
             mask = None if bool(small.all()) else small
         # given features fill their grid: positions do not depend on the mask
         code = self.positions(Tokens(x, mask if name == "pixel_values" else None, grid=grid))
-        return Tokens(F.dropout(x, self.config.dropout, self.training), mask, pos_embed=code, grid=grid)
+        return Tokens(F.dropout(x, self.dropout, self.training), mask, pos_embed=code, grid=grid)
 
     def _features(self, pixels: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        check_images(pixels, self.config.channels)
+        check_shape(pixels, "pixel_values", "batch", self.n_channels, "H", "W")
         net = self.resnet if self.resnet is not None else self.net
         assert net is not None
         features = net(pixels.to(self.project.weight.dtype))

@@ -33,8 +33,9 @@ class LearnedTokens(nn.Module):
     def reset(self, std: float) -> None:
         nn.init.trunc_normal_(self.weight, std=std)
 
-    def forward(self) -> Tensor:
-        return self.weight
+    def forward(self, batch: int | None = None) -> Tensor:
+        """The vectors [n, width], or a copy for each row [batch, n, width]."""
+        return self.weight if batch is None else self.weight.expand(batch, -1, -1)
 
 
 # Position embeddings of patches: learned per cell; learned per row and per column, concatenated; sinusoids of the
@@ -194,27 +195,18 @@ class ImageInput(Input):
         return dataclasses.replace(take(tokens, order[:, :kept]), positions=order[:, :kept] + first)
 
 
-@dataclass(frozen=True, kw_only=True)
-class RestoreInputConfig(Settings):
-    source: str  # the stage whose tokens are put back in order
-    d_source: int
-    d_model: int
-    grid: tuple[int, ...]
-
-
 class RestoreInput(Input):
     """MAE's decoder input: the encoder's tokens at their positions, mask tokens elsewhere."""
 
-    def __init__(self, config: RestoreInputConfig) -> None:
+    def __init__(self, source: str, d_source: int, d_model: int, grid: tuple[int, int]) -> None:
         super().__init__()
-        self.config = config
-        self.project = Linear(config.d_source, config.d_model)
-        self.mask_token = LearnedTokens(1, config.d_model)
-        rows, columns = config.grid
-        self.positions = LearnedGrid(rows, columns, config.d_model, extra=1, fixed="2d")
+        self.source = source  # the stage whose tokens are put back in order
+        self.project = Linear(d_source, d_model)
+        self.mask_token = LearnedTokens(1, d_model)
+        self.positions = LearnedGrid(*grid, d_model, extra=1, fixed="2d")
 
     def forward(self, run: ForwardContext) -> Tokens:
-        encoded = run.tokens[self.config.source].pad()
+        encoded = run.tokens[self.source].pad()
         assert encoded.grid is not None and encoded.positions is not None
         rows, columns = encoded.grid
         batch, kept = encoded.x.shape[:2]

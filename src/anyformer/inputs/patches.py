@@ -1,4 +1,4 @@
-"""Patches of images and of clips: images cut into patches, and laid back; and which of them were dropped."""
+"""Geometry of patches: images and clips cut into patches and laid back, patches that were dropped, grids of cells."""
 
 from __future__ import annotations
 
@@ -37,3 +37,17 @@ def dropped(kept: Tokens, n: int) -> Tensor:
     assert kept.positions is not None
     missing = torch.ones(kept.x.shape[0], n, dtype=torch.bool, device=kept.x.device)
     return missing.scatter(1, kept.positions.expand(len(missing), -1), False)
+
+
+def as_image_grid(tokens: Tokens) -> Tensor:
+    """Reshape [B, 1 + cells or cells, d] to [B, d, rows, columns], without the class token."""
+    assert tokens.grid is not None
+    rows, columns = tokens.grid
+    x = tokens.pad().x[:, -rows * columns :]
+    return x.transpose(1, 2).unflatten(2, (rows, columns))
+
+
+def cell_centers(rows: int, columns: int, device: torch.device | None = None) -> Tensor:
+    """x and y of each cell's center, as fractions of the image: [cells, 2]."""
+    cell = torch.arange(rows * columns, device=device)
+    return torch.stack([(cell % columns + 0.5) / columns, (cell // columns + 0.5) / rows], dim=-1)

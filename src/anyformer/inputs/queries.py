@@ -2,83 +2,59 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
-from anyformer.config import Settings
 from anyformer.core.linear import Linear
 from anyformer.core.tokens import Tokens
 from anyformer.errors import InputError
-from anyformer.forward_context import ForwardContext, to_bool_mask
+from anyformer.forward_context import ForwardContext, check_shape, to_bool_mask
 from anyformer.inputs.base import Input
 from anyformer.inputs.image import LearnedTokens
 
 
-@dataclass(frozen=True, kw_only=True)
-class LearnedQueriesConfig(Settings):
-    n: int
-    d_model: int
-    as_pos_embed: bool = False  # DETR: tokens start at zero and the learned vectors are their positions
-    source: str  # the stage that gives the batch size
-    prefix: str | None = None  # lets the caller pass tokens and a mask: "decoder_"
-
-
 class LearnedQueries(Input):
-    def __init__(self, config: LearnedQueriesConfig) -> None:
+    """`n` learned vectors for each row of the stage `source`. With `as_pos_embed` the tokens start at zero and the
+    learned vectors are their positions (DETR); with a `prefix` the caller may pass tokens and a mask."""
+
+    def __init__(
+        self, n: int, d_model: int, source: str, as_pos_embed: bool = False, prefix: str | None = None
+    ) -> None:
         super().__init__()
-        self.config = config
-        self.vectors = LearnedTokens(config.n, config.d_model)
-        if config.prefix is not None:
-            self.mask_name = f"{config.prefix}attention_mask"
-            self.names = (f"{config.prefix}inputs_embeds", self.mask_name)
+        self.n, self.source, self.as_pos_embed, self.prefix = n, source, as_pos_embed, prefix
+        self.vectors = LearnedTokens(n, d_model)
+        if prefix is not None:
+            self.mask_name = f"{prefix}attention_mask"
+            self.names = (f"{prefix}inputs_embeds", self.mask_name)
 
     def forward(self, run: ForwardContext) -> Tokens:
-        config = self.config
-        source = run.tokens[config.source]
+        source = run.tokens[self.source]
         batch = source.packing.batch if source.packing is not None else source.x.shape[0]
-        learned = self.vectors().expand(batch, -1, -1)
-        if not config.as_pos_embed:
+        learned = self.vectors(batch)
+        if not self.as_pos_embed:
             return Tokens(learned)
-        given = run.tensor(f"{config.prefix}inputs_embeds")
-        if given is not None and given.shape != learned.shape:
-            shape = list(learned.shape)
-            raise InputError(f"{config.prefix}inputs_embeds has shape {list(given.shape)}; it must be {shape}.")
+        given = run.tensor(f"{self.prefix}inputs_embeds")
+        if given is not None:
+            check_shape(given, f"{self.prefix}inputs_embeds", *learned.shape)
         given_mask = run.tensor(self.mask_name) if self.mask_name is not None else None
-        mask = to_bool_mask(given_mask, (batch, config.n), str(self.mask_name))
+        mask = to_bool_mask(given_mask, (batch, self.n), str(self.mask_name))
         return Tokens(torch.zeros_like(learned) if given is None else given, mask, pos_embed=learned)
 
 
-@dataclass(frozen=True, kw_only=True)
-class PatchesAndQueriesConfig(Settings):
-    n: int
-    d_model: int
-    source: str  # the stage whose patches the queries follow
-    d_source: int
-
-
 class PatchesAndQueries(Input):
-    """An image's patches followed by learned queries, which attend to each other (Segmenter)."""
+    """The patches of the stage `source`, followed by `n` learned queries (Segmenter)."""
 
-    def __init__(self, config: PatchesAndQueriesConfig) -> None:
+    def __init__(self, n: int, d_model: int, source: str, d_source: int) -> None:
         super().__init__()
-        self.config = config
-        self.project = Linear(config.d_source, config.d_model)
-        self.vectors = LearnedTokens(config.n, config.d_model)
+        self.source = source
+        self.project = Linear(d_source, d_model)
+        self.vectors = LearnedTokens(n, d_model)
 
     def forward(self, run: ForwardContext) -> Tokens:
-        source = run.tokens[self.config.source].pad()
+        source = run.tokens[self.source].pad()
         assert source.grid is not None
         rows, columns = source.grid
         patches = self.project(source.x[:, -rows * columns :])
-        return Tokens(torch.cat([patches, self.vectors().expand(len(patches), -1, -1)], dim=1), grid=source.grid)
-
-
-@dataclass(frozen=True, kw_only=True)
-class AutoregressiveQueriesConfig(Settings):
-    n: int
-    d_model: int
-    source: str  # the stage that gives the batch size
+        return Tokens(torch.cat([patches, self.vectors(len(patches))], dim=1), grid=source.grid)
 
 
 class AutoregressiveQueries(Input):
@@ -90,25 +66,24 @@ class AutoregressiveQueries(Input):
 
     names = ("places", "labels")
 
-    def __init__(self, config: AutoregressiveQueriesConfig) -> None:
+    def __init__(self, n: int, d_model: int, source: str) -> None:
         super().__init__()
-        self.config = config
-        self.vectors, self.start = LearnedTokens(config.n, config.d_model), LearnedTokens(1, config.d_model)
-        self.project = Linear(2, config.d_model)
+        self.n, self.source = n, source
+        self.vectors, self.start = LearnedTokens(n, d_model), LearnedTokens(1, d_model)
+        self.project = Linear(2, d_model)
 
     def forward(self, run: ForwardContext) -> Tokens:
-        n, batch = self.config.n, run.tokens[self.config.source].pad().x.shape[0]
+        batch = run.tokens[self.source].pad().x.shape[0]
         places, labels = run.tensor("places"), run.tensor("labels")
         places = labels[..., :2] if places is None and labels is not None else places
-        wanted = n if run.state is None else run.state.length
+        wanted = self.n if run.state is None else run.state.length
         if places is None or tuple(places.shape) != (batch, wanted, 2):
             shape = None if places is None else list(places.shape)
             raise InputError(
                 f"places has shape {shape}; it must be {[batch, wanted, 2]}: x and y of the keypoints decoded so far."
             )
         previous = self.project(places.to(self.project.weight.dtype))
-        start = self.start().expand(batch, -1, -1)
+        start, vectors = self.start(batch), self.vectors(batch)
         if run.state is not None:
-            x = previous[:, -1:] if wanted else start
-            return Tokens(x, pos_embed=self.vectors()[wanted : wanted + 1].expand(batch, -1, -1))
-        return Tokens(torch.cat([start, previous[:, :-1]], dim=1), pos_embed=self.vectors().expand(batch, -1, -1))
+            return Tokens(previous[:, -1:] if wanted else start, pos_embed=vectors[:, wanted : wanted + 1])
+        return Tokens(torch.cat([start, previous[:, :-1]], dim=1), pos_embed=vectors)

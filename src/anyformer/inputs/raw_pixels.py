@@ -9,8 +9,7 @@ from torch import Tensor
 
 from anyformer.core.positions import sin_and_cos
 from anyformer.core.tokens import Tokens
-from anyformer.errors import InputError
-from anyformer.forward_context import ForwardContext
+from anyformer.forward_context import ForwardContext, check_shape
 from anyformer.inputs.base import Input
 
 
@@ -41,10 +40,7 @@ class RawPixelInput(Input):
 
     def forward(self, run: ForwardContext) -> Tokens:
         _, pixels = run.require_one(*self.names)
-        if pixels.dim() != 4 or pixels.shape[1] != self.n_channels:
-            raise InputError(
-                f"pixel_values has shape {list(pixels.shape)}; it must be [batch, {self.n_channels}, height, width]."
-            )
+        check_shape(pixels, "pixel_values", "batch", self.n_channels, "height", "width")
         rows, columns = pixels.shape[2:]
         places = fourier_features(rows, columns, self.bands, self.resolution, pixels.device).to(pixels)
         x = torch.cat([pixels.flatten(2).transpose(1, 2), places.expand(len(pixels), -1, -1)], dim=-1)

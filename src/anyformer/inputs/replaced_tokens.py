@@ -2,37 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
-
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from anyformer.core.tokens import Tokens
-from anyformer.errors import InputError
-from anyformer.forward_context import ForwardContext, check_labels
+from anyformer.forward_context import ForwardContext, check_labels, check_shape
 from anyformer.inputs.base import Input
 from anyformer.inputs.text import TextInput
 
 
-class TokenScorer(Protocol):
-    """A head that scores tokens: a language head."""
-
-    def score(self, x: Tensor) -> Tensor: ...
-
-
 class ReplacedTokensInput(Input):
-    """Where `labels` is 0 or more, replaces the token by a sample from the scores of `words` on the stage `source`.
+    """Where `labels` is 0 or more, replaces the token by a sample from what the language head `words` predicts on the
+    stage `source`.
 
     No gradient goes through sampling. `noise` [B, T, vocabulary], uniform in 0…1, makes it reproducible. `gaps` [B, n]
     may give the masked positions if rows have equally many, which avoids a host synchronization. With labels it adds
     the generator's loss to the output, and `replaced` [B, T] to the batch, the labels of the discriminator.
     """
 
-    def __init__(self, text: TextInput, words: Any, source: str) -> None:
+    def __init__(self, text: TextInput, words: nn.Module, source: str) -> None:
         super().__init__()
-        self.text, self.source = text, source
-        self.words: TokenScorer = words
+        self.text, self.source, self.words = text, source, words
         self.names = (*text.names, "labels", "noise", "gaps")
         self.mask_name = text.mask_name
 
@@ -41,11 +32,10 @@ class ReplacedTokensInput(Input):
         if labels is None or ids is None:
             tokens: Tokens = self.text(run)
             return tokens
-        if labels.shape != ids.shape:
-            raise InputError(f"labels has shape {list(labels.shape)}; it must be {list(ids.shape)}.")
+        check_shape(labels, "labels", *ids.shape)
         gaps, noise = run.tensor("gaps"), run.tensor("noise")
         places = (labels >= 0).flatten().nonzero().squeeze(1) if gaps is None else flat_indices(gaps, ids.shape[1])
-        scores = self.words.score(run.tokens[self.source].pad().x.flatten(0, 1)[places])  # [masked tokens, vocabulary]
+        scores = self._scores(run.tokens[self.source].pad().x.flatten(0, 1)[places])  # [masked tokens, vocabulary]
         drawn = gumbel_sample(scores.detach(), None if noise is None else noise.flatten(0, 1)[places])
         filled = ids.flatten().scatter(0, places, drawn).view_as(ids)
         targets = labels.flatten()[places]
@@ -55,6 +45,13 @@ class ReplacedTokensInput(Input):
         run.outputs |= {"loss": loss, "generator_loss": loss, "replaced": run.batch["replaced"]}
         tokens = self.text(ForwardContext({**run.batch, "input_ids": filled}, run.state, run.training))
         return tokens
+
+    def _scores(self, x: Tensor) -> Tensor:
+        """What the language head says of vectors [n, d]: [n, vocabulary]."""
+        run = ForwardContext({}, None, self.training)
+        run.tokens[self.source] = Tokens(x.unsqueeze(0))
+        logits: Tensor = self.words(run)["logits"]
+        return logits[0]
 
 
 def flat_indices(places: Tensor, length: int) -> Tensor:

@@ -11,7 +11,7 @@ from anyformer.config import Settings
 from anyformer.core.linear import Linear
 from anyformer.core.tokens import Tokens
 from anyformer.errors import InputError
-from anyformer.forward_context import ForwardContext, to_bool_mask
+from anyformer.forward_context import ForwardContext, check_shape, to_bool_mask
 from anyformer.inputs.base import Input
 from anyformer.inputs.image import LearnedTokens
 from anyformer.inputs.text import Embedding
@@ -30,27 +30,19 @@ class SetInput(Input):
 
     def forward(self, run: ForwardContext) -> Tokens:
         _, items = run.require_one("items")
-        if items.dim() != 3 or items.shape[2] != self.d_item:
-            raise InputError(f"items has shape {list(items.shape)}; it must be [batch, items, {self.d_item}].")
+        check_shape(items, "items", "batch", "items", self.d_item)
         if not items.shape[1]:
             raise InputError("items holds empty sets; give at least one item.")
         mask = to_bool_mask(run.tensor("attention_mask"), (items.shape[0], items.shape[1]), "attention_mask")
         return Tokens(self.project(items.to(self.project.weight.dtype)), mask)
 
 
-class ColumnEmbeddings(nn.Module):
+class ColumnEmbeddings(LearnedTokens):
     """A vector for each column [columns, width], initialized uniformly like a linear layer."""
-
-    def __init__(self, n: int, width: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(n, width))
 
     def reset(self, std: float) -> None:
         bound = self.weight.shape[1] ** -0.5
         nn.init.uniform_(self.weight, -bound, bound)
-
-    def forward(self) -> Tensor:
-        return self.weight
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +74,7 @@ class TableInput(Input):
         pieces = [piece for piece in (self._numbers(run), self._categories(run)) if piece is not None]
         x = torch.cat([x for x, _ in pieces], dim=1) + self.starts()
         real = torch.cat([real for _, real in pieces], dim=1)
-        first = self.class_token().expand(len(x), -1, -1)
+        first = self.class_token(len(x))
         mask = torch.cat([torch.ones_like(real[:, :1]), real], dim=1)
         return Tokens(torch.cat([first, x], dim=1), None if bool(mask.all()) else mask)
 
@@ -91,7 +83,7 @@ class TableInput(Input):
         if self.scales is None:
             return None
         _, numbers = run.require_one("numbers")
-        self._check(numbers, self.config.n_numbers, "numbers")
+        check_shape(numbers, "numbers", "batch", self.config.n_numbers)
         numbers = numbers.to(self.scales.weight.dtype)
         real = ~numbers.isnan()
         return numbers.nan_to_num().unsqueeze(-1) * self.scales(), real
@@ -101,7 +93,7 @@ class TableInput(Input):
         if self.values is None:
             return None
         _, ids = run.require_one("categories")
-        self._check(ids, len(sizes), "categories")
+        check_shape(ids, "categories", "batch", len(sizes))
         most = torch.tensor(sizes, device=ids.device)
         if bool((ids >= most).any()):
             raise InputError(
@@ -109,8 +101,3 @@ class TableInput(Input):
             )
         real = ids >= 0
         return self.values(ids.clamp(min=0) + (most.cumsum(0) - most)), real
-
-    @staticmethod
-    def _check(values: Tensor, n: int, name: str) -> None:
-        if values.dim() != 2 or values.shape[1] != n:
-            raise InputError(f"{name} has shape {list(values.shape)}; it must be [batch, {n}].")

@@ -16,7 +16,7 @@ from anyformer.core.linear import Linear
 from anyformer.core.positions import LearnedGrid, LearnedPositions, sinusoids
 from anyformer.core.tokens import Tokens
 from anyformer.errors import InputError
-from anyformer.forward_context import ForwardContext
+from anyformer.forward_context import ForwardContext, check_shape
 from anyformer.inputs.base import Input
 from anyformer.inputs.image import LearnedTokens
 from anyformer.inputs.patches import dropped, patchify
@@ -101,12 +101,7 @@ class VideoInput(Input):
     def _check(self, pixels: Tensor) -> None:
         config = self.config
         shape = (config.n_frames, config.n_channels, *config.image_size)
-        if pixels.dim() != 5 or tuple(pixels.shape[1:]) != shape:
-            wanted = ", ".join(map(str, shape))
-            raise InputError(
-                f"pixel_values has shape {list(pixels.shape)}; it must be [batch, {wanted}] (frames, channels, rows,"
-                " columns)."
-            )
+        check_shape(pixels, "pixel_values", "batch", *shape, why=" (frames, channels, rows, columns)")
 
     def _in_order(self, run: ForwardContext, x: Tensor) -> Tokens:
         config = self.config
@@ -132,10 +127,7 @@ class VideoInput(Input):
                 raise InputError(f"mask_ratio {ratio} masks none of {cells} cells; raise it, or pass bool_masked_pos.")
             ranks = torch.rand(batch, cells, device=x.device).argsort(dim=1).argsort(dim=1)
             return (ranks < dropped).repeat(1, frames)
-        if tuple(given.shape) != (batch, self.config.n_tokens):
-            raise InputError(
-                f"bool_masked_pos has shape {list(given.shape)}; it must be {[batch, self.config.n_tokens]}."
-            )
+        check_shape(given, "bool_masked_pos", batch, self.config.n_tokens)
         mask = given.to(torch.bool)
         counts = mask.sum(dim=1)
         if not bool((counts == counts[0]).all()) or int(counts[0]) in (0, mask.shape[1]):

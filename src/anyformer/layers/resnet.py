@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from anyformer.config import Settings
 from anyformer.core.activations import ACTIVATIONS
 from anyformer.core.taps import NO_TAPS
-from anyformer.errors import InputError
 
 Stride = int | tuple[int, int]  # of rows and columns
 
@@ -244,8 +243,3 @@ class PatchEmbed(nn.Module):
 def channels_last(pixels: Tensor) -> Tensor:
     """Images in the layout in which convolutions are faster on a GPU."""
     return pixels.contiguous(memory_format=torch.channels_last) if pixels.is_cuda else pixels
-
-
-def check_images(pixels: Tensor, n_channels: int) -> None:
-    if pixels.dim() != 4 or pixels.shape[1] != n_channels:
-        raise InputError(f"pixel_values has shape {list(pixels.shape)}; it must be [batch, {n_channels}, H, W].")

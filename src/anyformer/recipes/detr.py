@@ -8,7 +8,7 @@ Published: R50 42.0, DC5-R50 43.3, R101 43.5, DC5-R101 44.9 AP on COCO (table 1 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from torch import nn
 
@@ -20,11 +20,12 @@ from anyformer.core.init import InitConfig
 from anyformer.core.positions import LearnedRowColumn, Positions, Sinusoidal2D
 from anyformer.core.stack import Stack
 from anyformer.heads.boxes import BoxHead
-from anyformer.heads.set_criterion import SetCriterionConfig
-from anyformer.inputs.anchors import AnchorQueries, AnchorQueriesConfig, BoxEmbedding, BoxOffsets
-from anyformer.inputs.backbone import BackboneInput, BackboneInputConfig
+from anyformer.heads.matcher import SetCriterionConfig
+from anyformer.inputs.anchors import AnchorQueries, BoxEmbedding
+from anyformer.inputs.backbone import BackboneInput
 from anyformer.inputs.projection import ProjectedInput
-from anyformer.inputs.queries import LearnedQueries, LearnedQueriesConfig
+from anyformer.inputs.queries import LearnedQueries
+from anyformer.layers.mlp import MLP
 from anyformer.layers.resnet import ConvStem, ConvStemConfig, PatchEmbed, ResNetConfig
 from anyformer.layers.wrappers import NormedStack, RefiningStack
 from anyformer.model import Model, Stage
@@ -91,15 +92,15 @@ def _pictures(config: DETRConfig) -> list[Stage]:
     places: Positions = Sinusoidal2D(config.d_model)
     if config.positions == "learned":
         places = LearnedRowColumn(LEARNED_CELLS, LEARNED_CELLS, config.d_model)
-    net: nn.Module | None = None
-    settings = BackboneInputConfig(resnet=config.backbone, d_model=config.d_model, dropout=config.dropout)
+    net: dict[str, Any] = {"resnet": config.backbone}
     if config.stem is not None:
-        net = ConvStem(config.stem)
-        settings = settings.replace(resnet=None, d_features=config.stem.d_out, n_channels=config.stem.n_channels)
+        stem = config.stem
+        net = {"resnet": None, "net": ConvStem(stem), "d_features": stem.d_out, "n_channels": stem.n_channels}
     elif config.patch_size is not None:
-        net = PatchEmbed(config.backbone.n_channels, config.d_model, config.patch_size)
-        settings = settings.replace(resnet=None, d_features=config.d_model, n_channels=config.backbone.n_channels)
-    images = BackboneInput(settings, places, net)
+        channels, width = config.backbone.n_channels, config.d_model
+        patches = PatchEmbed(channels, width, config.patch_size)
+        net = {"resnet": None, "net": patches, "d_features": width, "n_channels": channels}
+    images = BackboneInput(d_model=config.d_model, positions=places, dropout=config.dropout, **net)
     heads, hidden = config.n_heads, config.d_hidden
     encoder = Stack([_block(config, heads, hidden, cross=False) for _ in range(config.n_layers)])
     if config.patch_size is None:
@@ -115,13 +116,11 @@ def _decoder(config: DETRConfig) -> Stage:
     heads, hidden = config.n_decoder_heads, config.d_decoder_hidden
     blocks = [_block(config, heads, hidden, cross=True) for _ in range(config.n_decoder_layers)]
     if not config.anchors:
-        queries = LearnedQueries(
-            LearnedQueriesConfig(n=n, d_model=width, as_pos_embed=True, source="encoder", prefix="decoder_")
-        )
+        queries = LearnedQueries(n, width, "encoder", as_pos_embed=True, prefix="decoder_")
         stack = NormedStack(blocks, norm) if config.auxiliary_loss else Stack(blocks, norm)
         return Stage("decoder", queries, stack, attends="encoder")
-    anchors = AnchorQueries(AnchorQueriesConfig(n=n, d_model=width, source="encoder", groups=config.groups))
-    refining = RefiningStack(blocks, norm, BoxOffsets(width), BoxEmbedding(width))
+    anchors = AnchorQueries(n, width, "encoder", config.groups)
+    refining = RefiningStack(blocks, norm, MLP(width, width, width, 4, zero=True), BoxEmbedding(width))
     decoder = Stage("decoder", anchors, refining, attends="encoder")
     decoder.packable = False  # the groups of an image share its cells
     return decoder

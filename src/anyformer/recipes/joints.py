@@ -19,15 +19,10 @@ from anyformer.core.norms import NormConfig, make_norm
 from anyformer.core.positions import Sinusoidal2D
 from anyformer.core.stack import Stack
 from anyformer.heads.keypoints import KeypointHead
-from anyformer.inputs.backbone import BackboneInput, BackboneInputConfig
+from anyformer.inputs.backbone import BackboneInput
 from anyformer.inputs.base import Input
 from anyformer.inputs.image import ImageInput
-from anyformer.inputs.queries import (
-    AutoregressiveQueries,
-    AutoregressiveQueriesConfig,
-    LearnedQueries,
-    LearnedQueriesConfig,
-)
+from anyformer.inputs.queries import AutoregressiveQueries, LearnedQueries
 from anyformer.layers.resnet import ResNetConfig
 from anyformer.model import Model, Stage
 from anyformer.recipes.common import check_heads_divide, image_input_config, pair_report, transformer_block
@@ -74,20 +69,14 @@ def _stack(config: KeypointDecoderConfig, n_layers: int, cross: bool) -> Stack:
 def _pictures(config: KeypointDecoderConfig) -> Input:
     if config.backbone is not None:
         net = config.backbone.replace(n_channels=config.n_channels)
-        return BackboneInput(BackboneInputConfig(resnet=net, d_model=config.d_model), Sinusoidal2D(config.d_model))
+        return BackboneInput(net, config.d_model, Sinusoidal2D(config.d_model))
     return ImageInput(image_input_config(config).replace(class_token=False, dropout=0.0))
 
 
 def _queries(config: KeypointDecoderConfig) -> Input:
     if config.autoregressive:
-        return AutoregressiveQueries(
-            AutoregressiveQueriesConfig(n=config.n_keypoints, d_model=config.d_model, source="encoder")
-        )
-    return LearnedQueries(
-        LearnedQueriesConfig(
-            n=config.n_keypoints, d_model=config.d_model, as_pos_embed=True, source="encoder", prefix="decoder_"
-        )
-    )
+        return AutoregressiveQueries(config.n_keypoints, config.d_model, "encoder")
+    return LearnedQueries(config.n_keypoints, config.d_model, "encoder", as_pos_embed=True, prefix="decoder_")
 
 
 def build(config: KeypointDecoderConfig) -> Model:

@@ -22,7 +22,7 @@ from anyformer.heads.base import Head
 from anyformer.heads.ctc import CTCHead
 from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.text import TextInput, TextInputConfig
-from anyformer.inputs.text_line import TextLineInput, TextLineInputConfig
+from anyformer.inputs.text_line import TextLineInput
 from anyformer.model import Model, Stage
 from anyformer.recipes.common import check_heads_divide, pair_report, transformer_block
 from anyformer.registry import Family, register
@@ -63,14 +63,10 @@ def _stack(config: LineReaderConfig, n_layers: int, decodes: bool) -> Stack:
 
 
 def _encoder(config: LineReaderConfig) -> Stage:
-    columns = TextLineInputConfig(
-        height=config.image_size[0],
-        n_channels=config.n_channels,
-        widths=config.widths,
-        d_model=config.d_model,
-        dropout=config.dropout,
+    columns = TextLineInput(
+        config.image_size[0], config.n_channels, config.widths, config.d_model, dropout=config.dropout
     )
-    return Stage("encoder", TextLineInput(columns), _stack(config, config.n_layers, decodes=False))
+    return Stage("encoder", columns, _stack(config, config.n_layers, decodes=False))
 
 
 def _decoder(config: LineReaderConfig) -> Stage:

@@ -14,7 +14,7 @@ from anyformer import registry
 from anyformer.core.norms import make_norm
 from anyformer.core.stack import Stack
 from anyformer.heads.pixels import PixelHead
-from anyformer.inputs.image import ImageInput, ImageInputConfig, RestoreInput, RestoreInputConfig
+from anyformer.inputs.image import ImageInput, ImageInputConfig, RestoreInput
 from anyformer.model import Model, Stage
 from anyformer.recipes.common import TINY, stack_report, xavier_init
 from anyformer.recipes.vit import PreNormConfig, ViTConfig, encoder_block
@@ -71,10 +71,10 @@ def build(config: MAEConfig) -> Model:
         positions="sine-2d",
         mask_ratio=config.mask_ratio,
     )
-    restore = RestoreInputConfig(source="encoder", d_source=config.d_model, d_model=config.d_decoder, grid=images.grid)
+    restore = RestoreInput("encoder", config.d_model, config.d_decoder, images.grid)
     stages = [
         Stage("encoder", ImageInput(images), _stack(config)),
-        Stage("decoder", RestoreInput(restore), _stack(config.decoder)),
+        Stage("decoder", restore, _stack(config.decoder)),
     ]
     head = PixelHead(config.d_decoder, patch, config.n_channels, config.norm_pix_loss, "decoder", "encoder")
     report = stack_report("encoder", config.n_layers)

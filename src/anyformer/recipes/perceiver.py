@@ -25,7 +25,7 @@ from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.audio import SpectrogramInput, SpectrogramInputConfig
 from anyformer.inputs.base import Input
 from anyformer.inputs.image import ImageInput, ImageInputConfig
-from anyformer.inputs.queries import LearnedQueries, LearnedQueriesConfig
+from anyformer.inputs.queries import LearnedQueries
 from anyformer.inputs.raw_pixels import RawPixelInput
 from anyformer.inputs.sets import SetInput
 from anyformer.inputs.text import TextInput, TextInputConfig
@@ -137,7 +137,7 @@ def _words(config: PerceiverConfig) -> tuple[TextInput, LearnedQueries, Attentio
         ),
         LearnedPositions(config.max_length, config.d_model),
     )
-    queries = LearnedQueries(LearnedQueriesConfig(n=config.max_length, d_model=config.d_model, source="latents"))
+    queries = LearnedQueries(config.max_length, config.d_model, "latents")
     cross = _cross(config, config.d_model, config.d_latents, N_WORD_HEADS, d_qk=D_WORD_QK, d_value=config.d_model)
     return inputs, queries, cross, False
 
@@ -153,7 +153,7 @@ def _things(config: PerceiverConfig) -> tuple[Input, LearnedQueries, AttentionCo
         inputs = (
             _learned(config) if config.positions == "learned" else RawPixelInput(3, config.bands, config.resolution)
         )
-    queries = LearnedQueries(LearnedQueriesConfig(n=1, d_model=config.d_latents, source="latents"))
+    queries = LearnedQueries(1, config.d_latents, "latents")
     return inputs, queries, _cross(config, config.d_latents, config.d_latents, 1), True
 
 
@@ -200,7 +200,7 @@ def build(config: PerceiverConfig) -> Model:
                 d_model=config.d_latents, n_labels=config.n_labels, stage="outputs", problem=config.problem
             )
         )
-    latents = LearnedQueries(LearnedQueriesConfig(n=config.n_latents, d_model=config.d_latents, source="inputs"))
+    latents = LearnedQueries(config.n_latents, config.d_latents, "inputs")
     stages = [
         Stage("inputs", inputs, None),
         Stage("latents", latents, _encoder(config), attends="inputs"),

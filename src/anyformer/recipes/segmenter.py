@@ -15,7 +15,7 @@ from anyformer.core.stack import Stack
 from anyformer.heads.base import Head
 from anyformer.heads.segment import LinearSegmentationHead, MaskSegmentationHead
 from anyformer.inputs.image import ImageInput
-from anyformer.inputs.queries import PatchesAndQueries, PatchesAndQueriesConfig
+from anyformer.inputs.queries import PatchesAndQueries
 from anyformer.model import Model, Stage
 from anyformer.recipes.common import TINY, image_input_config, normal_init, stack_report
 from anyformer.recipes.vit import PreNormConfig, encoder_block
@@ -48,9 +48,7 @@ def build(config: SegmenterConfig) -> Model:
     head: Head = LinearSegmentationHead(config.d_model, config.n_labels, "encoder")
     if config.head == "mask":
         queries = PatchesAndQueries(
-            PatchesAndQueriesConfig(
-                n=config.n_labels, d_model=config.d_model, source="encoder", d_source=config.d_model
-            )
+            n=config.n_labels, d_model=config.d_model, source="encoder", d_source=config.d_model
         )
         stages.append(Stage("decoder", queries, _stack(config, config.n_decoder_layers, drop_path=0.0)))
         head = MaskSegmentationHead(config.d_model, config.n_labels, "decoder")

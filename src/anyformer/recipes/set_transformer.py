@@ -15,7 +15,7 @@ from anyformer.core.block import Block
 from anyformer.core.feedforward import FeedForward, FeedForwardConfig
 from anyformer.core.stack import Stack
 from anyformer.heads.classify import ClassificationConfig, ClassificationHead, Problem
-from anyformer.inputs.queries import LearnedQueries, LearnedQueriesConfig
+from anyformer.inputs.queries import LearnedQueries
 from anyformer.inputs.sets import SetInput
 from anyformer.model import Model, OutputSpec, Stage
 from anyformer.recipes.common import check_heads_divide, sublayer, xavier_init
@@ -56,7 +56,7 @@ def _block(config: SetTransformerConfig, name: str) -> Block:
 def build(config: SetTransformerConfig) -> Model:
     encoder = Stack([_block(config, "self") for _ in range(config.n_layers)])
     pool = Stack([_block(config, "cross")])
-    seed = LearnedQueries(LearnedQueriesConfig(n=1, d_model=config.d_model, source="encoder"))
+    seed = LearnedQueries(1, config.d_model, "encoder")
     stages = [
         Stage("encoder", SetInput(config.d_item, config.d_model), encoder),
         Stage("pool", seed, pool, attends="encoder"),

@@ -24,7 +24,7 @@ from anyformer.heads.base import Head
 from anyformer.heads.classify import ClassificationConfig, ClassificationHead
 from anyformer.heads.embed import EmbeddingHead
 from anyformer.heads.language import LanguageConfig, LanguageHead
-from anyformer.inputs.audio import MelConvInput, MelConvInputConfig
+from anyformer.inputs.audio import MelConvInput
 from anyformer.inputs.text import TextInput, TextInputConfig
 from anyformer.model import Model, Stage
 from anyformer.recipes.common import pair_report, stack_report, transformer_block
@@ -75,12 +75,12 @@ def _block(config: WhisperConfig, n_heads: int, d_hidden: int, decodes: bool) ->
 
 
 def _encoder(config: WhisperConfig) -> Stage:
-    inputs = MelConvInputConfig(
+    inputs = MelConvInput(
         n_mels=config.n_mels, n_tokens=config.source_length, d_model=config.d_model, dropout=config.dropout
     )
     blocks = [_block(config, config.n_heads, config.d_hidden, decodes=False) for _ in range(config.n_layers)]
     stack = Stack(blocks, make_norm(NormConfig(), config.d_model), layer_drop=config.layer_drop)
-    return Stage("encoder", MelConvInput(inputs), stack)
+    return Stage("encoder", inputs, stack)
 
 
 def _decoder(config: WhisperConfig) -> tuple[Stage, TextInput]:

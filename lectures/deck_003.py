@@ -767,7 +767,7 @@ def concatenate_or_add(beside: bool = True) -> Table:
 
 
 @item("003-11-08", kind="mechanism", wrong={"positions": "learned"})
-def fixed_function(positions: str = "sine") -> Table:
+def fixed_function(positions: str = "sinusoidal") -> Table:
     """Option 2: positions by a fixed function, with nothing to learn (option 1, a learned table, is 001-6-04).
 
     Counted: what a ViT with such positions learns more than one without any.

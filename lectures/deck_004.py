@@ -1352,7 +1352,9 @@ def image_transformer() -> Table:
 
 
 @item("004-25-07", kind="mechanism", wrong={"positions": ("learned", "none")})
-def flattened_with_positions(positions: tuple[str, ...] = ("learned", "learned-2d", "sine", "sine-2d")) -> Table:
+def flattened_with_positions(
+    positions: tuple[str, ...] = ("learned", "learned-2d", "sinusoidal", "sinusoidal-2d"),
+) -> Table:
     """Images are flattened to a row of patches, so their places must be told: by a table or by sines, in 1D or in 2D.
 
     With positions, exchanging two patches changes the answer; without, it cannot.

@@ -79,12 +79,12 @@ class Model(nn.Module):
         decoder_start: int | None = None,  # decoder_input_ids are computed from labels (teacher forcing) if it is given
         padding: int | None = None,
         choices: bool = False,  # whether rows are [batch, choices, tokens]
-        shifts_inputs: bool = False,  # without labels, the decoder reads the shifted source (denoising)
+        shifted_from: tuple[str, ...] = ("labels",),  # the decoder reads the first of these that is given, shifted
     ) -> None:
         super().__init__()
         self.family, self.config, self.report = family, config, report
         self.decoder_start, self.padding, self.choices = decoder_start, padding, choices
-        self.shifts_inputs = shifts_inputs
+        self.shifted_from = shifted_from
         self._stage_names, self._head_names = [stage.name for stage in stages], list(heads)
         for name, module in (*((stage.name, stage) for stage in stages), *heads.items()):
             self.add_module(name, module)
@@ -194,9 +194,8 @@ class Model(nn.Module):
                 raise InputError(f'This model takes no "{name}".{nearest(name, names)} It takes: {", ".join(names)}.')
         if self.choices:
             batch = self._flatten(batch)
-        labels = batch.get("labels")
         given = any(batch.get(f"decoder_{name}") is not None for name in ("input_ids", "inputs_embeds"))
-        target = labels if labels is not None or not self.shifts_inputs else batch.get("input_ids")
+        target = next((batch[name] for name in self.shifted_from if batch.get(name) is not None), None)
         if self.decoder_start is not None and target is not None and not given:
             batch["decoder_input_ids"] = self.shift_right(target)
         return batch

@@ -6,7 +6,7 @@ The one place for old names. Add a row when a saved setting, family, value or te
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 # Class of settings -> old name of a field -> today's name.
@@ -103,6 +103,32 @@ VALUES: Mapping[str, Mapping[str, Mapping[str, str]]] = {
     "ClassifyOptions": {"problem": {"classes": "classification", "number": "regression"}},
     "ELECTRAConfig": {"head": {"discriminate": "replaced_tokens"}},
     "RopeConfig": {"rope_type": {"blend": "llama3"}},
+    "ViTConfig": {"positions": {"sine": "sinusoidal", "sine-2d": "sinusoidal-2d"}},
+}
+
+
+def _rebuild_llama(saved: dict[str, Any]) -> None:
+    if saved.pop("sandwich", False):
+        saved["norm_order"] = "sandwich"
+
+
+def _rebuild_gptneox(saved: dict[str, Any]) -> None:
+    if "rope" in saved:
+        saved["ropes"] = [saved.pop("rope")]
+    if "bias" in saved:
+        saved["qkv_bias"] = saved["out_bias"] = saved.pop("bias")
+
+
+def _rebuild_gpt2(saved: dict[str, Any]) -> None:
+    if not saved.pop("scale_by_width", True):
+        saved["score"] = "dot"
+
+
+# Class of settings -> what changes in saved ones besides names.
+REBUILT: Mapping[str, Callable[[dict[str, Any]], None]] = {
+    "GPT2Config": _rebuild_gpt2,
+    "GPTNeoXConfig": _rebuild_gptneox,
+    "LlamaConfig": _rebuild_llama,
 }
 
 # Old name of a task's column, as data.columns gives it -> today's name.
@@ -121,6 +147,9 @@ def upgrade(cls: type, saved: Mapping[str, Any]) -> dict[str, Any]:
     """What was saved of an object of a class, under today's names."""
     names = fields_of(cls)
     renamed = {names.get(name, name): value for name, value in saved.items()}
+    for base in cls.__mro__:
+        if base.__name__ in REBUILT:
+            REBUILT[base.__name__](renamed)
     return {name: upgrade_value(cls, name, value) for name, value in renamed.items()}
 
 

@@ -48,7 +48,7 @@ def test_what_cannot_be() -> None:
         resize_images(af.build("mae-tiny"), (32, 64))
 
 
-@pytest.mark.parametrize("positions", ["learned", "learned-2d", "sine", "sine-2d", "none"])
+@pytest.mark.parametrize("positions", ["learned", "learned-2d", "sinusoidal", "sinusoidal-2d", "none"])
 def test_larger_pictures_are_what_interpolation_gives(positions: str, tmp_path: Path) -> None:
     """The same numbers as interpolating at run time; and so after saving and loading."""
     model = af.build("vit-tiny", positions=positions).eval()

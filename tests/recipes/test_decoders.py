@@ -82,7 +82,7 @@ def test_blocks_may_turn_differently() -> None:
         ("llama-tiny", {"scale": 9.0}),
         ("mistral-tiny", {"windowed": (True, False)}),
         ("qwen2-tiny", {"out_bias": True}),
-        ("qwen3-tiny", {"sandwich": True}),
+        ("qwen3-tiny", {"norm_order": "sandwich"}),
         ("gpt1-tiny", {"d_hidden": 32}),
         ("gpt1-tiny", {"activation": "mish"}),
     ],

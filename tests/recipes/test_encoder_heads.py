@@ -1,4 +1,4 @@
-"""`encoder.heads` gives the head of every use that an encoder's settings can name, and refuses the others."""
+"""Encoders build the head of every use that their settings can name, and refuse the others."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ import torch
 
 import anyformer as af
 from anyformer import registry
-from anyformer.core.positions import LearnedPositions
-from anyformer.recipes import encoder
-from anyformer.recipes.bert import STYLE, BERTConfig
-from anyformer.recipes.electra import ELECTRAConfig
+from anyformer.recipes.bert import BERTConfig
+from anyformer.recipes.builders import encoder
 from tests.batches import text
 
 FIELDS = {
@@ -42,8 +40,7 @@ def test_every_use_of_every_encoder_runs(name: str, use: str) -> None:
 def test_a_family_of_ones_own_with_berts_settings() -> None:
     """The default head of BERT's settings is that of pre-training, as in BERT itself."""
     config = BERTConfig(n_layers=2, d_model=64, n_heads=4, d_hidden=128, vocab_size=256, max_length=128)
-    inputs = encoder.text_input(config, LearnedPositions(config.max_length, config.d_model), n_types=config.n_types)
-    mine = encoder.model("mine", config, inputs, encoder.heads(config, STYLE, inputs))
+    mine = encoder(config, "mine")
     bert = af.build("bert-tiny").eval()
     mine.load_state_dict(bert.state_dict())
     batch = {**text(), "labels": text()["input_ids"], "next_sentence_label": torch.tensor([0, 1, 0])}
@@ -51,7 +48,6 @@ def test_a_family_of_ones_own_with_berts_settings() -> None:
     assert list(ours) == list(theirs) and all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
-def test_a_use_that_the_family_must_build_itself_is_refused() -> None:
-    config = ELECTRAConfig(n_layers=1, d_model=32, n_heads=2, d_hidden=32, head="replaced_tokens")
-    with pytest.raises(af.Error, match='head "replaced_tokens"'):
-        encoder.heads(config, STYLE, encoder.text_input(config))
+def test_a_head_that_the_family_does_not_have_is_refused() -> None:
+    with pytest.raises(af.Error, match='head "replaced_tokens" is not one of'):
+        BERTConfig(n_layers=1, d_model=32, n_heads=2, d_hidden=32, head="replaced_tokens")

@@ -127,6 +127,6 @@ def test_docstring(name: str) -> None:
     from anyformer.registry import recipe
 
     family = recipe(name).family
-    about = sys.modules[family.build.__module__].__doc__ or ""
+    about = sys.modules[family.config.__module__].__doc__ or ""
     assert "Published:" in about and len(heading(family.description)) <= 80
     assert "as " in about.lower() or "original Transformer" in about

@@ -15,7 +15,7 @@ from anyformer.core.positions import sinusoids, sinusoids_2d
 from anyformer.data.images.attention_maps import class_attention
 from anyformer.inputs.patches import patchify
 
-PLACES = ("learned", "learned-2d", "sine", "sine-2d", "none")
+PLACES = ("learned", "learned-2d", "sinusoidal", "sinusoidal-2d", "none")
 
 
 def build(name: str = "vit-tiny", **changes: Any) -> af.Model:
@@ -44,7 +44,7 @@ def turned(pixels: Tensor, patch: int = 8) -> Tensor:
     ("name", "settings", "said"),
     [
         ("vit-tiny", {"positions": "learned-2d", "d_model": 65, "n_heads": 5}, "multiple of 2, not 65"),
-        ("vit-tiny", {"positions": "sine-2d", "d_model": 65, "n_heads": 5}, "multiple of 2, not 65"),
+        ("vit-tiny", {"positions": "sinusoidal-2d", "d_model": 65, "n_heads": 5}, "multiple of 2, not 65"),
         ("mae-tiny", {"d_model": 65, "n_heads": 5}, "multiple of 2, not 65"),
         ("detr-tiny", {"d_model": 66, "n_heads": 6, "n_decoder_heads": 6}, "multiple of 4, not 66"),
         ("llama-tiny", {"d_model": 60, "n_heads": 4, "n_kv_heads": 4}, "multiple of 2, not 15"),
@@ -78,8 +78,8 @@ def test_what_is_added(positions: str, class_token: bool) -> None:
     places = inputs.positions
     expected = {
         "none": lambda: torch.zeros(16, 64),
-        "sine": lambda: sinusoids(torch.arange(16), 64, "halves"),
-        "sine-2d": lambda: sinusoids_2d(4, 4, 64),
+        "sinusoidal": lambda: sinusoids(torch.arange(16), 64, "halves"),
+        "sinusoidal-2d": lambda: sinusoids_2d(4, 4, 64),
         "learned": lambda: places.weight[int(class_token) :],
         # cell (row, column): the column's half, then the row's
         "learned-2d": lambda: torch.stack(
@@ -121,7 +121,7 @@ def test_pooling(class_token: bool) -> None:
 
 
 def test_what_hugging_face_cannot_say(tmp_path: Path) -> None:
-    for changes in ({"positions": "sine-2d"}, {"pooling": "mean"}, {"pooling": "mean", "class_token": False}):
+    for changes in ({"positions": "sinusoidal-2d"}, {"pooling": "mean"}, {"pooling": "mean", "class_token": False}):
         with pytest.raises(af.ConfigError, match="anyformer's own"):
             build(**changes).save(tmp_path / "folder", format="hf")
     with pytest.raises(af.ConfigError, match="small stem"):
@@ -159,7 +159,7 @@ def test_deit_answers_with_both_tokens() -> None:
 def test_deeper_blocks_are_left_out_more_often() -> None:
     blocks: Any = af.build("vit-tiny", n_layers=4, drop_path=0.2).stages["encoder"].stack.blocks  # type: ignore[union-attr]
     for name in ("self", "feedforward"):
-        assert [block.sublayers[name].drop_path for block in blocks] == pytest.approx([0.05, 0.1, 0.15, 0.2])
+        assert [block.sublayers[name].drop_path for block in blocks] == pytest.approx([0, 0.2 / 3, 0.4 / 3, 0.2])
 
 
 def widths_of_the_last_block(model: af.Model, monkeypatch: pytest.MonkeyPatch) -> list[int]:

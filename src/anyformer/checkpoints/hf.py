@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import warnings
@@ -9,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -19,10 +20,12 @@ from anyformer.checkpoints.files import StoredTensor, check_fit, check_layers, l
 from anyformer.checkpoints.hf_config import ENDS, SCHEMA, leave_out, read_config, warn_of_ids
 from anyformer.checkpoints.key_table import Key, KeyTable, named_tensors
 from anyformer.checkpoints.torch_file import read_torch_file, state_dict
+from anyformer.config import Settings
 from anyformer.core.init import materialize
 from anyformer.errors import ConfigError, FolderError, WeightsError, nearest
 from anyformer.jsonfile import check_inside, read_bytes, read_object
 from anyformer.model import Model
+from anyformer.recipes.base import TransformerConfig
 from anyformer.schema import check_fields
 
 # Small files that belong to a model and are carried along unchanged.
@@ -297,10 +300,28 @@ def table_for(model: Model) -> tuple[KeyTable, str]:
         if table.family == model.family:
             for architecture, ours in table.architectures.items():
                 if all(getattr(model.config, name) == value for name, value in ours.items()):
+                    _check_expressible(table, architecture, model.config)
                     return table, architecture
     raise ConfigError(
         f"No Hugging Face class has the settings of this {model.family} model; save it in anyformer's own form."
     )
+
+
+# Settings that only training reads, which a Hugging Face config need not have.
+_TRAINING = {"init_std", "drop_path", "layer_drop", "embedding_dropout", "hidden_dropout", "head_dropout"}
+
+
+def _check_expressible(table: KeyTable, architecture: str, config: Settings) -> None:
+    """Raise ConfigError if a setting of a transformer that the class has no field for is not the family's default."""
+    said = {entry.ours for entry in table.fields} | table.architectures[architecture].keys() | _TRAINING
+    for field in dataclasses.fields(cast("Any", config)):
+        value = getattr(config, field.name)
+        shared = isinstance(config, TransformerConfig) and field.name in TransformerConfig.field_names()
+        if shared and field.name not in said and value != field.default:
+            raise ConfigError(
+                f"{field.name} is {value!r}; Hugging Face's {architecture} has no setting for it, and does as"
+                f" {field.default!r} says. Save the model in anyformer's own form."
+            )
 
 
 def _write_absent_ids(config: dict[str, Any]) -> None:

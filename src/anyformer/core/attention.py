@@ -11,7 +11,7 @@ from anyformer.config import Settings
 from anyformer.core.attend import attend, attention_weights
 from anyformer.core.cache import Cache
 from anyformer.core.linear import FusedLinear, Linear
-from anyformer.core.masks import NO_MASK, Causal, DocumentMask, Mask, PackedMask, Padding, PositionMask, together
+from anyformer.core.masks import NO_MASK, DocumentMask, Mask, PackedMask, Padding, PositionMask, together
 from anyformer.core.norms import NormConfig, make_norm
 from anyformer.core.taps import NO_TAPS
 from anyformer.core.tokens import Tokens
@@ -73,7 +73,7 @@ class Attention(nn.Module):
         super().__init__()
         self.config, self.score, self.taps = config, score, NO_TAPS
         self.crosses = config.d_context is not None
-        self.has_cache = any(isinstance(part, Causal) for part in config.mask.parts)
+        self.has_cache = any(part.causal for part in config.mask.parts)
         self.scale = config.d_head**-0.5 if config.scale is None else config.scale
         widths = {
             "query": config.width_qk,

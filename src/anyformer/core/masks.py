@@ -27,6 +27,8 @@ class Mask:
     relative = False
     # Whether it depends on a token's position in its row, not counting padding.
     by_position = False
+    # Whether it hides later tokens (except those of a prefix), so that a model with it can decode step by step.
+    causal = False
     # Maximum number of tokens before a query that it may see; None if unlimited.
     span: int | None = None
 
@@ -127,6 +129,14 @@ class AnyOf(Mask):
 
     members: tuple[Mask, ...]
 
+    @property
+    def by_position(self) -> bool:  # type: ignore[override]
+        return any(member.by_position for member in self.members)
+
+    @property
+    def causal(self) -> bool:  # type: ignore[override]
+        return any(member.causal for member in self.members)
+
     def allowed(self, q: Tensor, k: Tensor) -> Tensor:
         result = self.members[0].allowed(q, k)
         for member in self.members[1:]:
@@ -143,6 +153,7 @@ class Causal(Mask):
     """Each token attends to itself and earlier tokens."""
 
     relative = True
+    causal = True
 
     def allowed(self, q: Tensor, k: Tensor) -> Tensor:
         return (k <= q)[None, None]
@@ -192,18 +203,25 @@ class Dilated(Mask):
 @dataclass(frozen=True)
 class Local2D(Mask):
     """Local attention over the cells of an image in raster order, at most `rows` up or down and `columns` to either
-    side."""
+    side. The `extra` tokens before the cells (a class token) see everything and are seen by all."""
+
+    by_position = True
 
     width: int
     rows: int
     columns: int
+    extra: int = 0
 
     def allowed(self, q: Tensor, k: Tensor) -> Tensor:
-        down = (q // self.width - k // self.width).abs()
-        aside = (q % self.width - k % self.width).abs()
-        return ((down <= self.rows) & (aside <= self.columns))[None, None]
+        at, of = q - self.extra, k - self.extra
+        down = (at // self.width - of // self.width).abs()
+        aside = (at % self.width - of % self.width).abs()
+        near = (down <= self.rows) & (aside <= self.columns)
+        return (near | (at < 0) | (of < 0))[None, None]
 
     def key_range(self, first: int, last: int, n_keys: int) -> tuple[int, int]:
+        if self.extra:
+            return 0, n_keys
         low = (first // self.width - self.rows) * self.width
         high = ((last - 1) // self.width + self.rows + 1) * self.width
         return max(0, min(low, n_keys)), max(0, min(high, n_keys))
@@ -227,6 +245,8 @@ class ShiftedMask(Mask):
 @dataclass(frozen=True, eq=False)
 class Prefix(Mask):
     """Allows the first `length` keys, the same number for all rows or one per row [B]."""
+
+    by_position = True
 
     length: int | Tensor
 

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anyformer.core.host import is_capturing
+from anyformer.core.linear import Linear
 from anyformer.core.rope import RopeConfig
 from anyformer.core.tokens import Tokens
 from anyformer.errors import ConfigError, InputError
@@ -160,6 +161,41 @@ class LearnedPositions(Positions):
                 f"The sequence reaches position {longest - 1}, but the model has a table of {n} positions."
             )
         return F.embedding(at, self.weight)
+
+
+class NetworkPositions(Positions):
+    """Vectors that a small network computes from the position, so that they are not bound to a length (Liu et al. 2020
+    learn positions by a network too). It reads sinusoids of the position divided by `n`, the usual largest one."""
+
+    WIDTH = 32  # of the sinusoids
+
+    def __init__(self, d_model: int, n: int, axes: int = 1) -> None:
+        super().__init__()
+        self.n = n
+        self.up = Linear(axes * self.WIDTH, d_model)
+        self.down = Linear(d_model, d_model)
+
+    def vectors(self, *places: Tensor) -> Tensor:
+        """[.., T, d_model] from the coordinates of each token [.., T], one tensor per axis."""
+        codes = [sinusoids(place * (1000.0 / self.n), self.WIDTH) for place in places]
+        return self.down(F.gelu(self.up(torch.cat(codes, dim=-1).to(self.up.weight.dtype))))
+
+    def forward(self, tokens: Tokens) -> Tensor:
+        return self.vectors(positions_of(tokens))
+
+
+class NetworkGrid(NetworkPositions):
+    """Vectors that a small network computes from the row and the column of a cell, as fractions of the image, so that
+    they fit images of any size."""
+
+    extra = 0
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__(d_model, 1, axes=2)
+
+    def forward(self, rows: int, columns: int) -> Tensor:  # type: ignore[override]
+        cell = torch.arange(rows * columns, device=self.up.weight.device)
+        return self.vectors((cell // columns + 0.5) / rows, (cell % columns + 0.5) / columns)
 
 
 class LearnedGrid(Positions):
@@ -359,6 +395,52 @@ class RotaryWithValues(Rotary):
     """Rotary embedding that also rotates values, so that their mean depends on their positions (RoFormer's option)."""
 
     rotates_values = True
+
+
+class Rotary2D(Positions):
+    """Rotary embedding of the cells of an image: half of each head's features turn by the row, half by the column
+    (Heo et al. 2024, axial). Tokens before the cells, such as a class token, are not rotated."""
+
+    has_bias = True  # as those with a bias, they cannot be computed for packed rows
+
+    def __init__(self, d_head: int, rope: RopeConfig | None = None) -> None:
+        super().__init__()
+        _check_width("Rotary positions of rows and columns", d_head, 4)
+        self.axis = Rotary(d_head // 2, rope=rope)
+        self.d_head = d_head
+
+    @property
+    def shared_key(self) -> Any:
+        return type(self), self.axis.shared_key
+
+    def prepare(self, tokens: Tokens) -> Encoding:
+        if tokens.grid is None:
+            raise InputError("rotary-2d positions need tokens of an image, which have rows and columns.")
+        columns = tokens.grid[1]
+        cell = torch.arange(tokens.x.shape[-2], device=tokens.x.device) - self.extra(tokens)
+        real = (cell >= 0).unsqueeze(0)
+        cell = cell.clamp(min=0).unsqueeze(0)
+        return GridRotation(self.axis, cell // columns * real, cell % columns * real)
+
+    @staticmethod
+    def extra(tokens: Tokens) -> int:
+        """The number of tokens before the cells."""
+        assert tokens.grid is not None
+        return tokens.x.shape[-2] - tokens.grid[0] * tokens.grid[1]
+
+
+class GridRotation(Encoding):
+    """The rotation of one pass by the rows and columns [1, T] of tokens."""
+
+    def __init__(self, axis: Rotary, rows: Tensor, columns: Tensor) -> None:
+        self.turns = (Rotation(axis, rows), Rotation(axis, columns))
+
+    def rotate(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        halves = [
+            turn.rotate(q, k, value)[:2]
+            for turn, q, k in zip(self.turns, query.chunk(2, dim=-1), key.chunk(2, dim=-1), strict=True)
+        ]
+        return torch.cat([q for q, _ in halves], dim=-1), torch.cat([k for _, k in halves], dim=-1), value
 
 
 class RelativeBuckets(BiasedPositions):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 
@@ -56,3 +59,21 @@ class AdditiveScore(nn.Module):
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
         together = (query @ self.query.T).unsqueeze(-2) + (key @ self.key.T).unsqueeze(-3)  # [B, H, Q, K, d_hidden]
         return torch.tanh(together) @ self.value / self.temperature
+
+
+class CosineScore(nn.Module):
+    """Cosine of the angle between query and key, times a learned factor per head (Liu et al. 2022, Swin v2, §3.2)."""
+
+    LARGEST = math.log(100.0)
+
+    def __init__(self, n_heads: int, start: float = 10.0) -> None:
+        super().__init__()
+        self.start = start
+        self.log_scale = nn.Parameter(torch.full((n_heads, 1, 1), math.log(start)))
+
+    def reset(self, std: float = 0.0) -> None:
+        nn.init.constant_(self.log_scale, math.log(self.start))
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        cosines = F.normalize(query, dim=-1) @ F.normalize(key, dim=-1).transpose(-1, -2)  # [B, H, Q, K]
+        return cosines * self.log_scale.clamp(max=self.LARGEST).exp()

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from anyformer.config import Settings
 from anyformer.core.linear import Linear
 from anyformer.core.norms import NormConfig, make_norm
-from anyformer.core.positions import InterpolatedRowColumn, LearnedGrid
+from anyformer.core.positions import InterpolatedRowColumn, LearnedGrid, NetworkGrid
 from anyformer.core.tokens import Tokens
 from anyformer.errors import InputError
 from anyformer.forward_context import ForwardContext, to_bool_mask
@@ -39,8 +39,8 @@ class LearnedTokens(nn.Module):
 
 
 # Position embeddings of patches: learned per cell; learned per row and per column, concatenated; sinusoids of the
-# index, or of row and column; none.
-ImagePositions = Literal["learned", "learned-2d", "sine", "sine-2d", "none"]
+# index, or of row and column; computed by a network from row and column; none.
+ImagePositions = Literal["learned", "learned-2d", "sinusoidal", "sinusoidal-2d", "network", "none"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +54,7 @@ class ImageInputConfig(Settings):
     distill_token: bool = False  # a second special token, for distillation (DeiT)
     positions: ImagePositions = "learned"
     combine: Literal["add", "concat"] = "add"
+    join: bool = False  # of concatenated positions: projects back to d_model
     d_position: int | None = None  # width of position vectors before their own projection (Perceiver)
     patch_bias: bool = True
     norm: NormConfig | None = None  # after adding positions
@@ -85,13 +86,15 @@ class ImageInputConfig(Settings):
         self.require(0 <= ratio < 1, f"mask_ratio is {self.mask_ratio}; it must be at least 0 and below 1.")
 
 
-def make_positions(config: ImageInputConfig, width: int) -> LearnedGrid | InterpolatedRowColumn | None:
+def make_positions(config: ImageInputConfig, width: int) -> LearnedGrid | InterpolatedRowColumn | NetworkGrid | None:
     rows, columns = config.grid
     if config.positions == "none":
         return None
     if config.positions == "learned-2d":
         return InterpolatedRowColumn(rows, columns, width)
-    fixed: dict[ImagePositions, Literal["1d", "2d"]] = {"sine": "1d", "sine-2d": "2d"}
+    if config.positions == "network":
+        return NetworkGrid(width)
+    fixed: dict[ImagePositions, Literal["1d", "2d"]] = {"sinusoidal": "1d", "sinusoidal-2d": "2d"}
     extra = int(config.class_token or config.add_class_position) + config.distill_token
     return LearnedGrid(rows, columns, width, extra, fixed.get(config.positions))
 
@@ -109,6 +112,7 @@ class ImageInput(Input):
         d_position = config.d_position if config.d_position is not None else config.d_model
         self.positions = make_positions(config, d_position)
         self.project = Linear(d_position, d_position) if config.d_position is not None else None
+        self.join = Linear(config.d_model + d_position, config.d_model) if config.join else None
         self.class_token = LearnedTokens(1, config.d_model) if config.class_token else None
         self.distill_token = LearnedTokens(1, config.d_model) if config.distill_token else None
         self.mask_token = LearnedTokens(1, config.d_model) if config.mask_token else None
@@ -148,9 +152,14 @@ class ImageInput(Input):
         table = table if self.project is None else self.project(table)
         extra, cells = table[: self.positions.extra], table[self.positions.extra :]
         cells = cells + extra if self.config.add_class_position else cells
-        add = self.config.combine == "add"
-        x = x + cells if add else torch.cat([x, cells.expand(x.shape[0], -1, -1)], dim=-1)
-        return x, first if first is None or not len(extra) else first + extra
+        x = self._combine(x, cells.expand(x.shape[0], -1, -1))
+        return x, first if first is None or not len(extra) else self._combine(first, extra)
+
+    def _combine(self, x: Tensor, positions: Tensor) -> Tensor:
+        if self.config.combine == "add":
+            return x + positions
+        x = torch.cat([x, positions], dim=-1)
+        return x if self.join is None else self.join(x)
 
     def _cover(self, run: ForwardContext, x: Tensor) -> Tensor:
         """Replace the patches in bool_masked_pos [B, patches] by the mask token."""

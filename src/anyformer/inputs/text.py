@@ -56,6 +56,7 @@ class TextInputConfig(Settings):
     alias: str | None = None  # another name of the ids (Perceiver: "inputs")
     embeds: bool = True  # whether inputs_embeds is accepted
     d_out: int | None = None  # width of a projection, if the stack's width differs
+    combine: Literal["add", "concat"] = "add"  # positions; "concat": beside the token's vector, and projected back
 
 
 class TextInput(Input):
@@ -67,6 +68,8 @@ class TextInput(Input):
         self.positions = positions
         if positions is not None and positions.max_positions is not None:
             self.limit = positions.max_positions - config.first_position
+        joins = positions is not None and config.combine == "concat"
+        self.join = Linear(2 * config.d_model, config.d_model) if joins else None
         self.norm = make_norm(config.norm, config.d_model) if config.norm is not None else None
         self.project = Linear(config.d_model, config.d_out) if config.d_out is not None else None
         self.read(config.prefix)
@@ -88,9 +91,9 @@ class TextInput(Input):
         places = self._places(run, mask, length, x.device)
         tokens = Tokens(x, mask, places, documents=self._documents(run, places))
         x = self._add_types(run, x)
-        if self.positions is not None:
-            encoding = self.positions(tokens)
-            x = x if encoding is None else x + encoding
+        encoding = None if self.positions is None else self.positions(tokens)
+        if encoding is not None:
+            x = x + encoding if self.join is None else self.join(torch.cat([x, encoding.expand_as(x)], dim=-1))
         if self.norm is not None:
             x = self.norm(x)
         x = F.dropout(x, self.config.dropout, self.training)

@@ -17,8 +17,7 @@ from anyformer.heads.embed import EmbeddingHead
 from anyformer.heads.pooling import PoolingConfig
 from anyformer.inputs.audio import SpectrogramInput, SpectrogramInputConfig
 from anyformer.model import Model, Stage
-from anyformer.recipes.common import TINY, stack_report, xavier_init
-from anyformer.recipes.vit import PreNormConfig, encoder_block
+from anyformer.recipes.common import TINY, PreNormConfig, encoder_block, stack_report, xavier_init
 from anyformer.registry import Family, register
 
 

@@ -8,62 +8,33 @@ Published: large 44.16 ROUGE-1 on CNN/DailyMail (table 3), 89.9 / 90.1 on MNLI (
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
-from anyformer.core.init import InitConfig
-from anyformer.core.norms import NormConfig
-from anyformer.core.positions import LearnedPositions
-from anyformer.heads.base import Head
-from anyformer.heads.embed import EmbeddingHead
-from anyformer.inputs.text import TextInput, TextInputConfig
-from anyformer.model import Model
-from anyformer.recipes.common import TINY
-from anyformer.recipes.transformer import TransformerConfig, language, pair, share
-from anyformer.registry import Family, register
-
-FIRST_POSITION = 2  # the rows before it were meant for padding, and are there still
+from anyformer.recipes.base import TINY
+from anyformer.recipes.builders import encoder_decoder, register
+from anyformer.recipes.transformer import OriginalTransformerConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class BARTConfig(TransformerConfig):
+class BARTConfig(OriginalTransformerConfig):
     d_model: int = 768
     n_heads: int = 12
-    d_hidden: int = 3072
+    d_hidden: int | None = 3072
     vocab_size: int = 50265
     activation: str = "gelu"
+    positions: str = "learned"
+    embedding_norm: bool = True
     scale_embedding: bool = False
     padding: int | None = 1
     decoder_start: int = 2
     end: int | None = 2
-    head: Literal["language", "base"] = "language"
 
+    scale_inputs_embeds = False
+    shifted_from = ("labels", "input_ids")
+    first_position = 2  # the rows before it were meant for padding, and are there still
 
-def _inputs(config: BARTConfig, prefix: str) -> TextInput:
-    settings = TextInputConfig(
-        vocab_size=config.vocab_size,
-        d_model=config.d_model,
-        prefix=prefix,
-        position_ids=False,
-        first_position=FIRST_POSITION,
-        scale=config.d_model**0.5 if config.scale_embedding else 1.0,
-        norm=NormConfig(),
-        dropout=config.dropout,
-        padding=config.padding,
-    )
-    return TextInput(settings, LearnedPositions(config.max_length + FIRST_POSITION, config.d_model))
-
-
-def build(config: BARTConfig) -> Model:
-    source, target = _inputs(config, ""), _inputs(config, "decoder_")
-    share(config, source, target)
-    heads: dict[str, Head] = {"embed": EmbeddingHead("decoder")}
-    if config.head == "language":
-        heads = {"language": language(config, target)}
-    return pair("bart", config, source, target, heads, shifts_inputs=True)
-
-
-def init(config: BARTConfig) -> InitConfig:
-    return InitConfig(std=config.init_std)
+    @property
+    def n_positions(self) -> int:
+        return self.max_length + self.first_position
 
 
 SIZES = {
@@ -72,4 +43,4 @@ SIZES = {
     "bart-large": BARTConfig(n_layers=12, d_model=1024, n_heads=16, d_hidden=4096),
 }
 
-register(Family("bart", BARTConfig, build, init, __doc__ or ""), SIZES)
+register("bart", BARTConfig, encoder_decoder, SIZES)

@@ -22,8 +22,7 @@ from anyformer.heads.segment import UPerConfig, UPerHead
 from anyformer.heads.tag import VisualTokenHead
 from anyformer.inputs.image import ImageInput
 from anyformer.model import Model, Stage
-from anyformer.recipes.common import image_input_config, normal_init, stack_report
-from anyformer.recipes.vit import PreNormConfig, encoder_block
+from anyformer.recipes.common import PreNormConfig, encoder_block, image_input_config, normal_init, stack_report
 from anyformer.registry import Family, register
 
 

@@ -13,12 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from anyformer.core.positions import LearnedPositions
-from anyformer.model import Model
-from anyformer.recipes import encoder
-from anyformer.recipes.common import TINY, normal_init
-from anyformer.recipes.encoder import HeadName, HeadStyle, TextEncoderConfig
-from anyformer.registry import Family, register
+from anyformer.recipes.base import TINY
+from anyformer.recipes.builders import encoder, register
+from anyformer.recipes.text import HeadName, TextEncoderConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,26 +25,13 @@ class BERTConfig(TextEncoderConfig):
     causal: bool = False
     cross_attention: bool = False
 
+    reports_cross_attentions = True
+
     uses: ClassVar[tuple[HeadName, ...]] = ("pretraining", *TextEncoderConfig.uses)
 
     def check(self) -> None:
         super().check()
         self.require(not self.cross_attention or self.causal, "cross_attention needs causal.")
-
-
-STYLE = HeadStyle(pools={"base": "tanh", "pretraining": "tanh", "classify": "tanh", "choice": "tanh"})
-
-
-def build(config: BERTConfig) -> Model:
-    inputs = encoder.text_input(config, LearnedPositions(config.max_length, config.d_model), n_types=config.n_types)
-    return encoder.model(
-        "bert",
-        config,
-        inputs,
-        encoder.heads(config, STYLE, inputs),
-        causal=config.causal,
-        cross_attention=config.cross_attention,
-    )
 
 
 SIZES = {
@@ -58,4 +42,4 @@ SIZES = {
     "minilm-l6": BERTConfig(n_layers=6, d_model=384, n_heads=12, d_hidden=1536, head="base"),
 }
 
-register(Family("bert", BERTConfig, build, normal_init, __doc__ or ""), SIZES)
+register("bert", BERTConfig, encoder, SIZES)

@@ -20,8 +20,7 @@ from anyformer.heads.contrastive import LOG_SCALE, ContrastiveHead, ProjectionHe
 from anyformer.inputs.image import ImageInput
 from anyformer.inputs.text import TextInput, TextInputConfig
 from anyformer.model import Model, OutputSpec, Stage
-from anyformer.recipes.common import image_input_config, stack_report
-from anyformer.recipes.vit import PreNormConfig, encoder_block
+from anyformer.recipes.common import PreNormConfig, encoder_block, image_input_config, stack_report
 from anyformer.registry import Family, register
 
 Use = Literal["base", "embed"]  # "embed": in the shared space

@@ -10,17 +10,14 @@ without having seen them (§3.1 of the paper).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
-from anyformer.core.masks import Causal
-from anyformer.core.norms import NormConfig, make_norm
-from anyformer.core.stack import Stack
-from anyformer.inputs.text import TextInput, TextInputConfig
+from anyformer.core.positions import Positions
 from anyformer.layers.raster import Raster, RasterPositions
-from anyformer.model import Model, Stage
-from anyformer.recipes.common import deep_init, next_token_head, stack_report
-from anyformer.recipes.gpt2 import GPT2Config, block
-from anyformer.registry import Family, register
+from anyformer.recipes.base import deep_init
+from anyformer.recipes.builders import decoder, register
+from anyformer.recipes.gpt2 import GPT2Config
+from anyformer.recipes.text import HeadName
 
 BYTES = 257  # words of a text that is spelled in bytes: padding, and after it each byte
 
@@ -34,6 +31,10 @@ class DalleConfig(GPT2Config):
     image_size: tuple[int, ...] = (32, 32)  # rows and columns of codes
     max_length: int = 1280
 
+    uses: ClassVar[tuple[HeadName, ...]] = ("language",)
+    shared_types = False
+    reads_text = False
+
     def check(self) -> None:
         super().check()
         self.require(len(self.image_size) == 2, f"image_size is {self.image_size}; it is rows and columns of codes.")
@@ -41,6 +42,12 @@ class DalleConfig(GPT2Config):
         self.require(self.vocab_size == words, f"vocab_size is {self.vocab_size}; words and codes are {words}.")
         self.require(self.max_length == places, f"max_length is {self.max_length}; text and image take {places}.")
         self.require(not self.cross_attention, "cross_attention is not supported.")
+
+    def embedded_positions(self, width: int) -> Positions | None:
+        if "learned" not in self.kinds:
+            return super().embedded_positions(width)
+        rows, columns = self.image_size
+        return RasterPositions(rows, columns, Raster(across=columns), width, before=self.text_length)
 
 
 NO_DROPOUT = {"dropout": 0.0, "embedding_dropout": 0.0, "attention_dropout": 0.0}
@@ -59,21 +66,6 @@ def sized(text: tuple[int, int], image: tuple[int, int, int], **more: int | floa
     ).replace(**more)
 
 
-def build(config: DalleConfig) -> Model:
-    rows, columns = config.image_size
-    positions = RasterPositions(rows, columns, Raster(across=columns), config.d_model, before=config.text_length)
-    inputs = TextInput(
-        TextInputConfig(vocab_size=config.vocab_size, d_model=config.d_model, dropout=config.embedding_dropout),
-        positions,
-    )
-    norm = NormConfig(eps=config.norm_eps)
-    blocks = [block(config, layer, "pre", Causal(), norm) for layer in range(config.n_layers)]
-    stack = Stack(blocks, make_norm(norm, config.d_model))
-    head = next_token_head(config, inputs)
-    report = stack_report("decoder", config.n_layers, normed=True)
-    return Model("dalle", config, [Stage("decoder", inputs, stack)], {"language": head}, report)
-
-
 SIZES = {
     "dalle-tiny": sized((BYTES, 8), (15, 8, 8), n_layers=2, d_model=64, n_heads=4),
     # A text in bytes, such as the name of a class, then 32 x 32 colors of a palette.
@@ -82,4 +74,4 @@ SIZES = {
 }
 TRAINING: dict[str, dict[str, Any]] = {"dalle-cifar": {"train.batch_size": 64}}
 
-register(Family("dalle", DalleConfig, build, deep_init, __doc__ or ""), SIZES, TRAINING)
+register("dalle", DalleConfig, decoder, SIZES, deep_init, TRAINING)

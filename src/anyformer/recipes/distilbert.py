@@ -6,14 +6,13 @@ Published: 82.2 on MNLI, 77.7 / 85.8 exact match and F1 on SQuAD 1.1 (tables 1 a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
-from anyformer.core.positions import LearnedPositions
-from anyformer.model import Model
-from anyformer.recipes import encoder
-from anyformer.recipes.common import TINY, normal_init
-from anyformer.recipes.encoder import HeadStyle, TextEncoderConfig
-from anyformer.registry import Family, register
+from anyformer.recipes.base import TINY
+from anyformer.recipes.builders import encoder, register
+from anyformer.recipes.text import TextEncoderConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,17 +21,11 @@ class DistilBERTConfig(TextEncoderConfig):
     class_dropout: float = 0.2  # before the classes of a text; labels of tokens have `dropout`
     span_dropout: float = 0.1
 
+    pools: ClassVar[Mapping[str, str]] = {"classify": "relu", "choice": "relu"}
 
-def build(config: DistilBERTConfig) -> Model:
-    style = HeadStyle(
-        pools={"classify": "relu", "choice": "relu"},
-        choice_dropout=config.class_dropout,
-        span_dropout=config.span_dropout,
-    )
-    inputs = encoder.text_input(config, LearnedPositions(config.max_length, config.d_model))
-    whole = config.head in ("classify", "choice")
-    dropped = config.replace(head_dropout=config.class_dropout) if whole else config
-    return encoder.model("distilbert", config, inputs, encoder.heads(dropped, style, inputs))
+    def use_dropout(self, use: str) -> float:
+        special = {"classify": self.class_dropout, "choice": self.class_dropout, "span": self.span_dropout}
+        return special.get(use, super().use_dropout(use))
 
 
 SIZES = {
@@ -40,4 +33,4 @@ SIZES = {
     "distilbert-base": DistilBERTConfig(),
 }
 
-register(Family("distilbert", DistilBERTConfig, build, normal_init, __doc__ or ""), SIZES)
+register("distilbert", DistilBERTConfig, encoder, SIZES)

@@ -8,19 +8,13 @@ Published: small 79.9, base 85.1 on GLUE (table 1), large 90.9 on MNLI (table 2 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from anyformer.core.positions import LearnedPositions
-from anyformer.heads.base import Head
-from anyformer.heads.tag import ReplacedTokenHead
-from anyformer.inputs.text import TextInput
-from anyformer.model import Model
-from anyformer.recipes import encoder
 from anyformer.recipes.bert import BERTConfig
-from anyformer.recipes.common import normal_init
-from anyformer.recipes.encoder import HeadName, HeadStyle, TextEncoderConfig
-from anyformer.registry import Family, register
+from anyformer.recipes.builders import encoder, register
+from anyformer.recipes.text import HeadName, TextEncoderConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,40 +25,15 @@ class ELECTRAConfig(BERTConfig):
     choice_dropout: float = 0.1
 
     uses: ClassVar[tuple[HeadName, ...]] = ("replaced_tokens", *TextEncoderConfig.uses)
+    pools: ClassVar[Mapping[str, str]] = {"classify": "gelu"}
+    drops_first = True
+    word_activation = "gelu"
 
-    @property
-    def width(self) -> int:
-        return self.d_embedding if self.d_embedding is not None else self.d_model
+    def pool_activation(self, use: str) -> str | None:
+        return self.choice_activation if use == "choice" else super().pool_activation(use)
 
-
-def text_input(config: ELECTRAConfig) -> TextInput:
-    table = LearnedPositions(config.max_length, config.width)
-    return encoder.text_input(config, table, n_types=config.n_types, d_embedding=config.width)
-
-
-def heads(config: ELECTRAConfig, inputs: TextInput) -> dict[str, Head]:
-    if config.head == "replaced_tokens":
-        return {"replaced": ReplacedTokenHead(config.d_model, config.activation, "encoder")}
-    style = HeadStyle(
-        pools={"classify": "gelu", "choice": config.choice_activation},
-        drops_first=True,
-        words="gelu",
-        d_words=config.d_embedding,
-        choice_dropout=config.choice_dropout,
-    )
-    return encoder.heads(config, style, inputs)
-
-
-def build(config: ELECTRAConfig) -> Model:
-    inputs = text_input(config)
-    return encoder.model(
-        "electra",
-        config,
-        inputs,
-        heads(config, inputs),
-        causal=config.causal,
-        cross_attention=config.cross_attention,
-    )
+    def use_dropout(self, use: str) -> float:
+        return self.choice_dropout if use == "choice" else super().use_dropout(use)
 
 
 SMALL = ELECTRAConfig(d_model=256, d_embedding=128, n_heads=4, d_hidden=1024)
@@ -88,4 +57,4 @@ SIZES = {
     "electra-large-generator": _generator(LARGE),
 }
 
-register(Family("electra", ELECTRAConfig, build, normal_init, __doc__ or ""), SIZES)
+register("electra", ELECTRAConfig, encoder, SIZES)

@@ -22,18 +22,19 @@ from torch import nn
 from anyformer import registry
 from anyformer.config import Settings
 from anyformer.core.init import InitConfig
-from anyformer.core.norms import NormConfig
 from anyformer.core.positions import LearnedPositions
-from anyformer.core.stack import Stack
 from anyformer.errors import ConfigError
-from anyformer.heads.language import LanguageConfig, LanguageHead
+from anyformer.heads.language import LanguageHead
 from anyformer.heads.tag import DiscriminatorHead
 from anyformer.inputs.replaced_tokens import ReplacedTokensInput
 from anyformer.inputs.text import TextInput
 from anyformer.model import Model, Stage
-from anyformer.recipes import electra, encoder
-from anyformer.recipes.common import normal_init, stack_report
+from anyformer.recipes import electra
+from anyformer.recipes.base import init as normal_init
+from anyformer.recipes.base import stack
+from anyformer.recipes.common import stack_report
 from anyformer.recipes.electra import ELECTRAConfig
+from anyformer.recipes.text import text_input
 from anyformer.registry import Family, register
 
 
@@ -72,29 +73,16 @@ def _share(one: nn.Module, other: nn.Module) -> None:
             setattr(module, key, getattr(one.get_submodule(name), key))
 
 
-def _stack(config: ELECTRAConfig) -> Stack:
-    return Stack([encoder.block(config) for _ in range(config.n_layers)])
-
-
 def build(config: JointELECTRAConfig) -> Model:
     generator, discriminator = config.generator, config.discriminator
-    masked, corrupted = electra.text_input(generator), electra.text_input(discriminator)
-    first, second = _stack(generator), _stack(discriminator)
+    masked, corrupted = text_input(generator), text_input(discriminator)
+    first, second = stack(generator), stack(discriminator)
     if config.tied == "all":
         _share(masked, corrupted)
         _share(first, second)
     else:
         _tie(masked, corrupted)
-    language = LanguageConfig(
-        d_model=generator.d_model,
-        d_words=generator.width,
-        vocab_size=generator.vocab_size,
-        stage="generator",
-        bias=True,
-        transform="gelu",
-        norm=NormConfig(eps=generator.norm_eps),
-    )
-    words = LanguageHead(language, masked.words)
+    words = LanguageHead(generator.language("generator"), masked.words)
     stages = [
         Stage("generator", masked, first),
         Stage("discriminator", ReplacedTokensInput(corrupted, words, "generator"), second),

@@ -7,58 +7,46 @@ Published: 1B (instruction-tuned) 14.7% on MMLU-Pro, 4B 43.6% (table 6 of the pa
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from anyformer.core.block import NormOrder
 from anyformer.core.rope import RopeConfig
-from anyformer.model import Model
-from anyformer.recipes import llama
-from anyformer.recipes.llama import LlamaConfig, init
-from anyformer.registry import Family, register
+from anyformer.recipes.base import Norm
+from anyformer.recipes.builders import decoder, register
+from anyformer.recipes.llama import TINY, LlamaConfig
 
 
-def build(config: LlamaConfig) -> Model:
-    return llama.build(config, "gemma3")
+@dataclass(frozen=True, kw_only=True)
+class Gemma3Config(LlamaConfig):
+    n_layers: int = 18
+    d_model: int = 640
+    n_heads: int = 4
+    n_kv_heads: int | None = 1
+    d_head: int | None = 256
+    d_hidden: int | None = 2048
+    vocab_size: int = 262144
+    max_length: int = 32768
+    activation: str = "gelu_tanh"
+    norm: Norm = "rms_offset"
+    norm_eps: float = 1e-6
+    norm_order: NormOrder = "sandwich"
+    qk_norm: bool = True
+    scale: float | None = 256.0
+    ropes: tuple[RopeConfig, ...] = (RopeConfig(theta=1_000_000.0), RopeConfig(theta=10_000.0))
+    window: int | None = 512
+    windowed: tuple[bool, ...] = (True,) * 5 + (False,)
+    scale_embedding: bool = True
+    tied: bool = True
+    padding: int | None = 0
+    end: int | tuple[int, ...] | None = 1
 
 
-_ROPES = (RopeConfig(theta=1_000_000.0), RopeConfig(theta=10_000.0))
-_GEMMA3 = LlamaConfig(
-    vocab_size=262144,
-    max_length=32768,
-    d_model=640,
-    n_heads=4,
-    n_kv_heads=1,
-    d_head=256,
-    d_hidden=2048,
-    n_layers=18,
-    activation="gelu_tanh",
-    norm="rms_offset",
-    norm_eps=1e-6,
-    sandwich=True,
-    qk_norm=True,
-    scale=256.0,
-    ropes=_ROPES,
-    window=512,
-    windowed=(True,) * 5 + (False,),
-    scale_embedding=True,
-    tied=True,
-    padding=0,
-    end=1,
-)
+_TINY = TINY | {"n_layers": 3, "d_head": 24}
 
 SIZES = {
-    "gemma3-tiny": _GEMMA3.replace(
-        n_layers=3,
-        d_model=64,
-        d_head=24,
-        n_kv_heads=2,
-        d_hidden=128,
-        vocab_size=256,
-        max_length=128,
-        window=6,
-        windowed=(True, True, False),
-        scale=20.0,
-        attention_dropout=0.1,
-    ),
-    "gemma3-270m": _GEMMA3,
-    "gemma3-1b": _GEMMA3.replace(n_layers=26, d_model=1152, d_hidden=6912),
+    "gemma3-tiny": Gemma3Config(**_TINY, window=6, windowed=(True, True, False), scale=20.0),
+    "gemma3-270m": Gemma3Config(),
+    "gemma3-1b": Gemma3Config(n_layers=26, d_model=1152, d_hidden=6912),
 }
 
-register(Family("gemma3", LlamaConfig, build, init, __doc__ or ""), SIZES)
+register("gemma3", Gemma3Config, decoder, SIZES)

@@ -10,12 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from anyformer.core.masks import Causal, Mask, Window
-from anyformer.model import Model
-from anyformer.recipes import gpt2
-from anyformer.recipes.common import deep_init
+from anyformer.core.masks import Mask, Window
+from anyformer.recipes.base import deep_init
+from anyformer.recipes.builders import decoder, register
 from anyformer.recipes.gpt2 import GPT2Config
-from anyformer.registry import Family, register
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,21 +21,19 @@ class GPT3Config(GPT2Config):
     max_length: int = 2048
     local_window: int = 256  # tokens that a query of the second, fourth, … layer sees, itself among them
 
+    reports_cross_attentions = False
+
     def check(self) -> None:
         super().check()
         self.require(self.local_window > 0, f"local_window is {self.local_window}; it must be 1 or more.")
 
-
-def build(config: GPT3Config) -> Model:
-    def mask(layer: int) -> Mask:
-        return Causal() & Window(config.local_window - 1) if layer % 2 else Causal()
-
-    return gpt2.build(config, "gpt3", masks=mask)
+    def layer_mask(self, layer: int, causal: bool) -> Mask:
+        mask = super().layer_mask(layer, causal)
+        return mask & Window(self.local_window - 1) if layer % 2 else mask
 
 
 SIZES = {
     "gpt3-tiny": GPT3Config(n_layers=2, d_model=64, n_heads=4, vocab_size=256, max_length=128, local_window=6),
-    #                         layers        width          heads
     "gpt3-small": GPT3Config(n_layers=12, d_model=768, n_heads=12),
     "gpt3-medium": GPT3Config(n_layers=24, d_model=1024, n_heads=16),
     "gpt3-large": GPT3Config(n_layers=24, d_model=1536, n_heads=16),
@@ -50,4 +46,4 @@ SIZES = {
     "gpt3-175b": GPT3Config(n_layers=96, d_model=12288, n_heads=96),
 }
 
-register(Family("gpt3", GPT3Config, build, deep_init, __doc__ or ""), SIZES)
+register("gpt3", GPT3Config, decoder, SIZES, deep_init)

@@ -9,74 +9,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from anyformer.config import Settings
-from anyformer.core.attention import AttentionConfig
-from anyformer.core.block import Block
-from anyformer.core.feedforward import FeedForwardConfig
-from anyformer.core.init import InitConfig
-from anyformer.core.masks import Causal
-from anyformer.core.norms import NormConfig, make_norm
-from anyformer.core.positions import Rotary
 from anyformer.core.rope import RopeConfig
-from anyformer.core.stack import Stack
-from anyformer.inputs.text import TextInput, TextInputConfig
-from anyformer.model import Model, Stage
-from anyformer.recipes.common import TINY, check_heads_divide, next_token_head, stack_report, transformer_block
-from anyformer.registry import Family, register
+from anyformer.recipes.base import TINY
+from anyformer.recipes.builders import decoder, register
+from anyformer.recipes.text import DecoderConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class GPTNeoXConfig(Settings):
+class GPTNeoXConfig(DecoderConfig):
     n_layers: int = 44
     d_model: int = 6144
     n_heads: int = 64
-    d_hidden: int = 24576
+    d_hidden: int | None = 24576
     vocab_size: int = 50432
     max_length: int = 2048
-    activation: str = "gelu"
-    norm_eps: float = 1e-5
     parallel: bool = True
-    bias: bool = True  # of the attention's projections
-    rope: RopeConfig = RopeConfig(partial_rotary_factor=0.25)
-    dropout: float = 0.0
-    attention_dropout: float = 0.0
+    positions: str = "rotary"
+    ropes: tuple[RopeConfig, ...] = (RopeConfig(partial_rotary_factor=0.25),)
     tied: bool = False
-    init_std: float = 0.02
     end: int | tuple[int, ...] | None = 0
-
-    def check(self) -> None:
-        check_heads_divide(self)
-
-
-def _block(config: GPTNeoXConfig) -> Block:
-    attention = AttentionConfig(
-        d_query=config.d_model,
-        n_heads=config.n_heads,
-        bias=config.bias,
-        out_bias=config.bias,
-        dropout=config.attention_dropout,
-        mask=Causal(),
-    )
-    feedforward = FeedForwardConfig(d_model=config.d_model, d_hidden=config.d_hidden, activation=config.activation)
-    norm = NormConfig(eps=config.norm_eps)
-    return transformer_block(attention, feedforward, norm=norm, dropout=config.dropout, parallel=config.parallel)
-
-
-def build(config: GPTNeoXConfig) -> Model:
-    inputs = TextInput(
-        TextInputConfig(vocab_size=config.vocab_size, d_model=config.d_model, dropout=config.dropout),
-    )
-    rotary = Rotary(config.d_model // config.n_heads, rope=config.rope, trained=config.max_length)
-    norm = make_norm(NormConfig(eps=config.norm_eps), config.d_model)
-    stack = Stack([_block(config) for _ in range(config.n_layers)], norm, rotary)
-    head = next_token_head(config, inputs)
-    report = stack_report("decoder", config.n_layers, normed=True)
-    stage = Stage("decoder", inputs, stack)
-    return Model("gptneox", config, [stage], {"language": head}, report)
-
-
-def init(config: GPTNeoXConfig) -> InitConfig:
-    return InitConfig(std=config.init_std)
 
 
 def _pythia(n_layers: int, d_model: int, n_heads: int, vocab_size: int = 50304) -> GPTNeoXConfig:
@@ -99,4 +50,4 @@ SIZES = {
     "pythia-12b": _pythia(36, 5120, 40, 50688),
 }
 
-register(Family("gptneox", GPTNeoXConfig, build, init, __doc__ or ""), SIZES)
+register("gptneox", GPTNeoXConfig, decoder, SIZES)

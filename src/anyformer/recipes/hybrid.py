@@ -10,10 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from anyformer.layers.resnet import ResNetConfig
-from anyformer.model import Model
-from anyformer.recipes.common import normal_init
-from anyformer.recipes.vit import LITE, ViTConfig, assemble, head, images
-from anyformer.registry import Family, register
+from anyformer.recipes.builders import register
+from anyformer.recipes.vit import LITE, POOLED, ViTConfig, image_encoder
 
 # Its last stage is left out and its blocks go to the one before, so that a cell is 16 pixels wide.
 _R50 = ResNetConfig(depths=(3, 4, 9), widths=(256, 512, 1024), norm="batch")
@@ -31,14 +29,9 @@ class HybridViTConfig(ViTConfig):
         self.require(same, f"the backbone takes {self.backbone.n_channels} channels, n_channels is {self.n_channels}.")
 
 
-def build(config: HybridViTConfig) -> Model:
-    return assemble("hybrid", config, images(config).replace(backbone=config.backbone), head(config))
-
-
 def _small(n_layers: int, backbone: ResNetConfig) -> HybridViTConfig:
     """As the ViT for images of 32 x 32."""
-    fields = {name: getattr(LITE, name) for name in LITE.field_names()}
-    return HybridViTConfig(**{**fields, "n_layers": n_layers, "patch_size": (2, 2), "backbone": backbone})
+    return HybridViTConfig(**{**LITE, **POOLED, "n_layers": n_layers, "patch_size": (2, 2), "backbone": backbone})
 
 
 SIZES = {
@@ -57,4 +50,4 @@ SIZES = {
     "hybrid-r50-l16": HybridViTConfig(n_layers=24, d_model=1024, n_heads=16, d_hidden=4096),
 }
 
-register(Family("hybrid", HybridViTConfig, build, normal_init, __doc__ or ""), SIZES)
+register("hybrid", HybridViTConfig, image_encoder, SIZES)

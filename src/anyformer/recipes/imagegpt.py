@@ -9,21 +9,13 @@ Published: a linear probe of the large model, trained on ImageNet without labels
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from anyformer.core.masks import Causal
-from anyformer.core.norms import NormConfig, make_norm
-from anyformer.core.positions import LearnedPositions
-from anyformer.core.stack import Stack
-from anyformer.heads.base import Head
-from anyformer.heads.classify import ClassificationConfig, ClassificationHead, Problem
-from anyformer.heads.embed import EmbeddingHead
-from anyformer.heads.language import LanguageConfig, LanguageHead
-from anyformer.inputs.text import TextInput, TextInputConfig
-from anyformer.model import Model, Stage
-from anyformer.recipes.common import deep_init, stack_report
-from anyformer.recipes.gpt2 import GPT2Config, block
-from anyformer.registry import Family, register
+from anyformer.heads.language import LanguageConfig
+from anyformer.recipes.base import Norm, deep_init
+from anyformer.recipes.builders import decoder, register
+from anyformer.recipes.gpt2 import GPT2Config
+from anyformer.recipes.text import HeadName
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,47 +26,21 @@ class ImageGPTConfig(GPT2Config):
     vocab_size: int = 513  # the colors, and after them the token that every image begins with
     max_length: int = 1024  # pixels: rows times columns
     activation: str = "quick_gelu"
+    norm: Norm = "rms"
     tied: bool = False
-    head: Literal["language", "classify", "base"] = "language"
+    pooling: Literal["last", "mean"] = "mean"
     n_labels: int = 10
-    problem: Problem | None = None
+
+    reads_text = False
+    uses: ClassVar[tuple[HeadName, ...]] = ("language", "base", "classify")
 
     def check(self) -> None:
         super().check()
         self.require(not self.tied, "tied must be False; the output has one row less than the input.")
         self.require(not self.cross_attention, "cross_attention is not supported.")
 
-
-def _head(config: ImageGPTConfig) -> Head:
-    if config.head == "base":
-        return EmbeddingHead("decoder")
-    if config.head == "classify":
-        classes = ClassificationConfig(
-            d_model=config.d_model,
-            n_labels=config.n_labels,
-            stage="decoder",
-            pooling="mean",
-            bias=False,
-            problem=config.problem,
-        )
-        return ClassificationHead(classes)
-    return LanguageHead(
-        LanguageConfig(d_model=config.d_model, vocab_size=config.vocab_size - 1, stage="decoder", shift=True, keep=True)
-    )
-
-
-def build(config: ImageGPTConfig) -> Model:
-    inputs = TextInput(
-        TextInputConfig(
-            vocab_size=config.vocab_size, d_model=config.d_model, types="shared", dropout=config.embedding_dropout
-        ),
-        LearnedPositions(config.max_length, config.d_model),
-    )
-    norm = NormConfig(kind="rms", eps=config.norm_eps)
-    blocks = [block(config, layer, "pre", Causal(), norm) for layer in range(config.n_layers)]
-    stack = Stack(blocks, make_norm(norm, config.d_model))
-    report = stack_report("decoder", config.n_layers, normed=True)
-    return Model("imagegpt", config, [Stage("decoder", inputs, stack)], {config.head: _head(config)}, report)
+    def language(self, stage: str) -> LanguageConfig:
+        return super().language(stage).replace(vocab_size=self.vocab_size - 1)
 
 
 SIZES = {
@@ -91,4 +57,4 @@ SIZES = {
 
 TRAINING: dict[str, dict[str, Any]] = {"imagegpt-cifar": {"train.batch_size": 64}}
 
-register(Family("imagegpt", ImageGPTConfig, build, deep_init, __doc__ or ""), SIZES, TRAINING)
+register("imagegpt", ImageGPTConfig, decoder, SIZES, deep_init, TRAINING)

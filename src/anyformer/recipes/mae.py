@@ -16,8 +16,8 @@ from anyformer.core.stack import Stack
 from anyformer.heads.pixels import PixelHead
 from anyformer.inputs.image import ImageInput, ImageInputConfig, RestoreInput
 from anyformer.model import Model, Stage
-from anyformer.recipes.common import TINY, stack_report, xavier_init
-from anyformer.recipes.vit import PreNormConfig, ViTConfig, encoder_block
+from anyformer.recipes.common import TINY, PreNormConfig, encoder_block, stack_report, xavier_init
+from anyformer.recipes.vit import ViTConfig
 from anyformer.registry import Family, register
 
 
@@ -68,7 +68,7 @@ def build(config: MAEConfig) -> Model:
         patch_size=patch,
         n_channels=config.n_channels,
         d_model=config.d_model,
-        positions="sine-2d",
+        positions="sinusoidal-2d",
         mask_ratio=config.mask_ratio,
     )
     restore = RestoreInput("encoder", config.d_model, config.d_decoder, images.grid)
@@ -93,7 +93,7 @@ def encoder(model: Model) -> Model:
         },
         image_size=(old.image_size, old.image_size),
         patch_size=(old.patch_size, old.patch_size),
-        positions="sine-2d",
+        positions="sinusoidal-2d",
         pooling="mean",
         drop_path=0.1,
     )

@@ -6,19 +6,20 @@ Published: 7B 60.1% on MMLU (table 2 of the paper).
 
 from __future__ import annotations
 
-from anyformer.model import Model
-from anyformer.recipes import llama
-from anyformer.recipes.llama import LlamaConfig, init
-from anyformer.registry import Family, register
+from dataclasses import dataclass
+
+from anyformer.recipes.builders import decoder, register
+from anyformer.recipes.llama import TINY, LlamaConfig
 
 
-def build(config: LlamaConfig) -> Model:
-    return llama.build(config, "mistral")
+@dataclass(frozen=True, kw_only=True)
+class MistralConfig(LlamaConfig):
+    window: int | None = 4096
 
 
 SIZES = {
-    "mistral-tiny": llama.TINY.replace(window=6),
-    "mistral-7b": LlamaConfig(n_kv_heads=8, d_hidden=14336, max_length=32768, window=4096),
+    "mistral-tiny": MistralConfig(**TINY, window=6),
+    "mistral-7b": MistralConfig(n_kv_heads=8, d_hidden=14336, max_length=32768),
 }
 
-register(Family("mistral", LlamaConfig, build, init, __doc__ or ""), SIZES)
+register("mistral", MistralConfig, decoder, SIZES)

@@ -9,29 +9,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from anyformer.core.positions import LearnedPositions, RelativeBuckets
-from anyformer.model import Model
-from anyformer.recipes import encoder, roberta
-from anyformer.recipes.common import TINY, normal_init
-from anyformer.recipes.encoder import TextEncoderConfig
-from anyformer.registry import Family, register
-
-FIRST_POSITION = 2  # whatever the padding id
+from anyformer.recipes.base import TINY
+from anyformer.recipes.builders import encoder, register
+from anyformer.recipes.text import TextEncoderConfig
 
 
 @dataclass(frozen=True, kw_only=True)
 class MPNetConfig(TextEncoderConfig):
     vocab_size: int = 30527
     max_length: int = 514  # rows of the position table, of which two stand for no position
+    positions: str = "learned+relative"
     norm_eps: float = 1e-5
     padding: int | None = 1
 
+    drops_first = True
+    word_activation = "gelu"
+    first_position = 2  # whatever the padding id
 
-def build(config: MPNetConfig) -> Model:
-    table = LearnedPositions(config.max_length, config.d_model)
-    inputs = encoder.text_input(config, table, first_position=FIRST_POSITION)
-    heads = encoder.heads(config, roberta.style(config), inputs)
-    return encoder.model("mpnet", config, inputs, heads, RelativeBuckets(config.n_heads))
+    def use_dropout(self, use: str) -> float:
+        return self.dropout if use == "choice" else super().use_dropout(use)
 
 
 SIZES = {
@@ -39,4 +35,4 @@ SIZES = {
     "mpnet-base": MPNetConfig(),
 }
 
-register(Family("mpnet", MPNetConfig, build, normal_init, __doc__ or ""), SIZES)
+register("mpnet", MPNetConfig, encoder, SIZES)

@@ -10,13 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from anyformer.core.positions import LearnedPositions
-from anyformer.model import Model
-from anyformer.recipes import encoder
+from anyformer.recipes.base import TINY
 from anyformer.recipes.bert import BERTConfig
-from anyformer.recipes.common import TINY, normal_init
-from anyformer.recipes.encoder import HeadName, HeadStyle, TextEncoderConfig
-from anyformer.registry import Family, register
+from anyformer.recipes.builders import encoder, register
+from anyformer.recipes.text import HeadName, TextEncoderConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,36 +26,15 @@ class RoBERTaConfig(BERTConfig):
     head: HeadName = "masked"
 
     uses: ClassVar[tuple[HeadName, ...]] = TextEncoderConfig.uses
+    drops_first = True
+    word_activation = "gelu"
 
     @property
     def first_position(self) -> int:
         return self.padding + 1 if self.padding is not None else 0
 
-
-def style(config: TextEncoderConfig) -> HeadStyle:
-    return HeadStyle(
-        pools={"base": "tanh", "classify": "tanh", "choice": "tanh"},
-        drops_first=True,
-        words="gelu",
-        choice_dropout=config.dropout,
-    )
-
-
-def build(config: RoBERTaConfig) -> Model:
-    inputs = encoder.text_input(
-        config,
-        LearnedPositions(config.max_length, config.d_model),
-        n_types=config.n_types,
-        first_position=config.first_position,
-    )
-    return encoder.model(
-        "roberta",
-        config,
-        inputs,
-        encoder.heads(config, style(config), inputs),
-        causal=config.causal,
-        cross_attention=config.cross_attention,
-    )
+    def use_dropout(self, use: str) -> float:
+        return self.dropout if use == "choice" else super().use_dropout(use)
 
 
 SIZES = {
@@ -67,4 +43,4 @@ SIZES = {
     "roberta-large": RoBERTaConfig(n_layers=24, d_model=1024, n_heads=16, d_hidden=4096),
 }
 
-register(Family("roberta", RoBERTaConfig, build, normal_init, __doc__ or ""), SIZES)
+register("roberta", RoBERTaConfig, encoder, SIZES)

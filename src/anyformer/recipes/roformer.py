@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from anyformer.core.positions import Rotary, RotaryWithValues
-from anyformer.model import Model
-from anyformer.recipes import encoder
+from anyformer.recipes.base import TINY
 from anyformer.recipes.bert import BERTConfig
-from anyformer.recipes.common import TINY, normal_init
-from anyformer.recipes.encoder import HeadName, HeadStyle
-from anyformer.registry import Family, register
+from anyformer.recipes.builders import encoder, register
+from anyformer.recipes.text import HeadName
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,25 +21,20 @@ class RoFormerConfig(BERTConfig):
     vocab_size: int = 50000
     max_length: int = 1536
     d_embedding: int | None = None  # None: d_model
+    positions: str = "rotary"
     rotary_value: bool = False
     head: HeadName = "masked"
 
     uses: ClassVar[tuple[HeadName, ...]] = ("base", "masked", "classify", "tag", "span")
+    drops_first = True
+    reports_cross_attentions = False
 
+    def pool_activation(self, use: str) -> str | None:
+        return self.activation if use == "classify" else None
 
-def build(config: RoFormerConfig) -> Model:
-    inputs = encoder.text_input(config, n_types=config.n_types, d_embedding=config.d_embedding)
-    style = HeadStyle(pools={"classify": config.activation}, drops_first=True, d_words=config.d_embedding)
-    turn = RotaryWithValues if config.rotary_value else Rotary
-    return encoder.model(
-        "roformer",
-        config,
-        inputs,
-        encoder.heads(config, style, inputs),
-        turn(config.d_model // config.n_heads, layout="interleaved"),
-        causal=config.causal,
-        cross_attention=config.cross_attention,
-    )
+    def rotary(self, layer: int) -> Rotary:
+        kind = RotaryWithValues if self.rotary_value else Rotary
+        return kind(self.head_width, layout="interleaved", rope=self.ropes[0])
 
 
 SIZES = {
@@ -49,4 +42,4 @@ SIZES = {
     "roformer-base": RoFormerConfig(),
 }
 
-register(Family("roformer", RoFormerConfig, build, normal_init, __doc__ or ""), SIZES)
+register("roformer", RoFormerConfig, encoder, SIZES)

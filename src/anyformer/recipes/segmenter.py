@@ -17,8 +17,7 @@ from anyformer.heads.segment import LinearSegmentationHead, MaskSegmentationHead
 from anyformer.inputs.image import ImageInput
 from anyformer.inputs.queries import PatchesAndQueries
 from anyformer.model import Model, Stage
-from anyformer.recipes.common import TINY, image_input_config, normal_init, stack_report
-from anyformer.recipes.vit import PreNormConfig, encoder_block
+from anyformer.recipes.common import TINY, PreNormConfig, encoder_block, image_input_config, normal_init, stack_report
 from anyformer.registry import Family, register
 
 

@@ -9,119 +9,46 @@ Published: 11B 90.3 on GLUE, small 77.4, base 82.7, large 86.4 (table 14 of the 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from anyformer.config import Settings
-from anyformer.core.attention import AttentionConfig
-from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.init import InitConfig
-from anyformer.core.masks import NO_MASK, Causal
-from anyformer.core.norms import NormConfig, make_norm
-from anyformer.core.positions import RelativeBuckets
-from anyformer.core.stack import Stack
-from anyformer.heads.language import LanguageConfig, LanguageHead
-from anyformer.inputs.text import TextInput, TextInputConfig
-from anyformer.layers.wrappers import FinalDropoutStack
-from anyformer.model import Model, Stage
-from anyformer.recipes.common import TINY, pair_report, transformer_block
-from anyformer.registry import Family, register
+from anyformer.heads.language import LanguageConfig
+from anyformer.recipes.base import TINY, Norm
+from anyformer.recipes.builders import encoder_decoder, register
+from anyformer.recipes.settings import Score
+from anyformer.recipes.text import PairConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class T5Config(Settings):
+class T5Config(PairConfig):
     n_layers: int = 6  # of the encoder
-    n_decoder_layers: int | None = None  # None: n_layers
     d_model: int = 512
     n_heads: int = 8
-    d_head: int = 64
-    d_hidden: int = 2048
+    d_head: int | None = 64
+    d_hidden: int | None = 2048
     vocab_size: int = 32128
-    n_buckets: int = 32
-    max_distance: int = 128
     activation: str = "relu"
-    gated: bool = False
+    norm: Norm = "rms"
     norm_eps: float = 1e-6
+    qkv_bias: bool = False
+    out_bias: bool = False
+    hidden_bias: bool = False
+    positions: str = "relative"
+    score: Score = "dot"
     dropout: float = 0.1
-    tied: bool = True  # the output is the word table
+    attention_dropout: float | None = None
+    hidden_dropout: float | None = None
     scaled: bool | None = None  # the output's input, by 1 / √d_model; None: where it is tied
-    padding: int | None = 0
-    decoder_start: int = 0
-    end: int | None = 1
 
-    def check(self) -> None:
-        self.require(self.n_buckets >= 4, f"n_buckets is {self.n_buckets}; it must be 4 or more.")
-        least = self.n_buckets // 2 + 1  # half of the buckets hold one distance each
-        self.require(
-            self.max_distance >= least,
-            f"max_distance is {self.max_distance}; with n_buckets {self.n_buckets} it must be {least} or more.",
-        )
+    word_padding = None
 
     @property
-    def scales(self) -> bool:
-        return self.tied if self.scaled is None else self.scaled
+    def final_dropout(self) -> float:
+        return self.dropout
 
-    @property
-    def decoder_layers(self) -> int:
-        return self.n_decoder_layers if self.n_decoder_layers is not None else self.n_layers
-
-
-def _stack(config: T5Config, decodes: bool) -> Stack:
-    attention = AttentionConfig(
-        d_query=config.d_model,
-        n_heads=config.n_heads,
-        d_qk=config.n_heads * config.d_head,
-        bias=False,
-        out_bias=False,
-        scale=1.0,
-        dropout=config.dropout,
-        mask=Causal() if decodes else NO_MASK,
-    )
-    network = FeedForwardConfig(
-        d_model=config.d_model,
-        d_hidden=config.d_hidden,
-        activation=config.activation,
-        gated=config.gated,
-        bias=False,
-        dropout=config.dropout,
-    )
-    norm = NormConfig(kind="rms", eps=config.norm_eps)
-    memory = config.d_model if decodes else None
-    blocks = [
-        transformer_block(attention, network, d_context=memory, norm=norm, dropout=config.dropout)
-        for _ in range(config.decoder_layers if decodes else config.n_layers)
-    ]
-    positions = RelativeBuckets(config.n_heads, config.n_buckets, config.max_distance, bidirectional=not decodes)
-    return FinalDropoutStack(blocks, make_norm(norm, config.d_model), positions, final_dropout=config.dropout)
-
-
-def _inputs(config: T5Config, prefix: str) -> TextInput:
-    return TextInput(
-        TextInputConfig(
-            vocab_size=config.vocab_size,
-            d_model=config.d_model,
-            prefix=prefix,
-            position_ids=False,
-            dropout=config.dropout,
-        )
-    )
-
-
-def build(config: T5Config) -> Model:
-    source, target = _inputs(config, ""), _inputs(config, "decoder_")
-    target.words.weight = source.words.weight
-    head = LanguageConfig(
-        d_model=config.d_model,
-        vocab_size=config.vocab_size,
-        stage="decoder",
-        scale=config.d_model**-0.5 if config.scales else 1.0,
-    )
-    stages = [
-        Stage("encoder", source, _stack(config, decodes=False)),
-        Stage("decoder", target, _stack(config, decodes=True), attends="encoder"),
-    ]
-    report = pair_report(config.n_layers, config.decoder_layers, normed=(True, True))
-    heads = {"language": LanguageHead(head, source.words if config.tied else None)}
-    start, padding = config.decoder_start, config.padding
-    return Model("t5", config, stages, dict(heads), report, decoder_start=start, padding=padding)
+    def language(self, stage: str) -> LanguageConfig:
+        scales = self.tied if self.scaled is None else self.scaled
+        return super().language(stage).replace(scale=self.d_model**-0.5 if scales else 1.0)
 
 
 def init(config: T5Config) -> InitConfig:
@@ -129,15 +56,8 @@ def init(config: T5Config) -> InitConfig:
 
 
 def _v1_1(n_layers: int, d_model: int, n_heads: int, d_hidden: int) -> T5Config:
-    return T5Config(
-        n_layers=n_layers,
-        d_model=d_model,
-        n_heads=n_heads,
-        d_hidden=d_hidden,
-        activation="gelu_tanh",
-        gated=True,
-        tied=False,
-    )
+    gated: dict[str, Any] = {"activation": "gelu_tanh", "gated": True, "tied": False}
+    return T5Config(n_layers=n_layers, d_model=d_model, n_heads=n_heads, d_hidden=d_hidden, **gated)
 
 
 SIZES = {
@@ -155,4 +75,4 @@ SIZES = {
     "t5-v1.1-xxl": _v1_1(24, 4096, 64, 10240),
 }
 
-register(Family("t5", T5Config, build, init, __doc__ or ""), SIZES)
+register("t5", T5Config, encoder_decoder, SIZES, init)

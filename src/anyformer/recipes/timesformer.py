@@ -24,8 +24,7 @@ from anyformer.heads.embed import EmbeddingHead
 from anyformer.inputs.video import VideoInput, VideoInputConfig
 from anyformer.layers.wrappers import AttentionOverSpace, AttentionOverTime
 from anyformer.model import Model, Stage
-from anyformer.recipes.common import TINY, stack_report, sublayer, xavier_init
-from anyformer.recipes.vit import PreNormConfig
+from anyformer.recipes.common import TINY, PreNormConfig, stack_report, sublayer, xavier_init
 from anyformer.registry import Family, register
 
 Attends = Literal["divided", "joint", "space"]

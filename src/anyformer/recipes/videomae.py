@@ -17,9 +17,8 @@ from anyformer.heads.embed import EmbeddingHead
 from anyformer.heads.pixels import VideoPixelHead
 from anyformer.inputs.video import MaskedTubesInput, VideoInput, VideoInputConfig
 from anyformer.model import Model, Stage
-from anyformer.recipes.common import stack_report, xavier_init
+from anyformer.recipes.common import encoder_block, stack_report, xavier_init
 from anyformer.recipes.mae import AutoencoderConfig
-from anyformer.recipes.vit import encoder_block
 from anyformer.registry import Family, register
 
 

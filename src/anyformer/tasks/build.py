@@ -63,8 +63,10 @@ def build(name: str, config: Settings) -> Model:
 
 
 def has_head(*heads: str) -> Fits:
-    """Families that can take one of these heads."""
-    return lambda config: any(head in getattr(config, "uses", ()) for head in heads)
+    """Families of text that can take one of these heads."""
+    return lambda config: (
+        getattr(config, "reads_text", True) and any(head in getattr(config, "uses", ()) for head in heads)
+    )
 
 
 def want_head(model: Model, path: str | PathLike[str], heads: Sequence[str], *, gives: str, task: str) -> None:
@@ -240,7 +242,8 @@ def max_positions(model: Model) -> int | None:
         for inputs in text_inputs(model)
         if isinstance(inputs.positions, LearnedPositions)
     ]
-    return min(limits, default=model.config.to_json().get("max_length"))
+    limit = getattr(model.config, "length_limit", model.config.to_json().get("max_length"))
+    return min(limits, default=limit)
 
 
 def tells_types(model: Model) -> bool:

@@ -73,11 +73,15 @@ class GenerateTask(generate.TextGenerator, StreamTask[str, generate.GeneratedTex
 
     @classmethod
     def fits(cls, config: Settings) -> bool:
-        """One stack of words that decodes: it has a vocabulary, and neither a second side nor a choice of heads."""
-        names = config.field_names()
-        return "vocab_size" in names and not {"decoder_start", "head", "discriminator", "image_size", "uses"} & set(
-            names
-        )
+        """One stack of words that decodes: it has a vocabulary, no second side, and can have a language head."""
+        names = set(config.field_names())
+        uses = getattr(config, "uses", () if "head" in names else ("language",))
+        words = "vocab_size" in names and getattr(config, "reads_text", True)
+        return words and "language" in uses and not {"decoder_start", "discriminator", "image_size"} & names
+
+    @classmethod
+    def shape(cls, config: Settings, labels: Sequence[str], options: Any) -> Settings:
+        return config.replace(head="language") if "head" in config.field_names() else config
 
     @classmethod
     def of(cls, model: Model, tokenizer: Tokenizer, path: Source, options: Mapping[str, Any]) -> Any:

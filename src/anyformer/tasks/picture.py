@@ -287,7 +287,7 @@ def head_for(config: Settings, *heads: str) -> str | None:
     """The first of these heads that a family has."""
     if "head" not in config.field_names():
         return None
-    has = typing.get_args(config.field_type("head"))
+    has = getattr(config, "uses", typing.get_args(config.field_type("head")))
     return next((head for head in heads if head in has), None)
 
 

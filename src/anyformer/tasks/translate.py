@@ -172,12 +172,17 @@ class Translate(WritingTask[str, Written]):
         return f"{super().key()}|{PIECES}" if self.settings.infilling else super().key()
 
     @classmethod
+    def shape(cls, config: Settings, labels: Sequence[str], options: Any) -> Settings:
+        return config.replace(head="language") if "head" in config.field_names() else config
+
+    @classmethod
     def fits(cls, config: Settings) -> bool:
         source = getattr(config, "encoder", None)  # of two families, the one that reads
         words = (
             not isinstance(source, Mapping) or "vocab_size" in registry.family(source["family"]).config.field_names()
         )
-        pair = "decoder_start" in config.field_names() and getattr(config, "head", "language") == "language"
+        heads = getattr(config, "uses", (getattr(config, "head", "language"),))
+        pair = "decoder_start" in config.field_names() and "language" in heads
         return (
             pair and words and not {"image_size", "n_mels"} & set(config.field_names())
         )  # what sees or hears does not read

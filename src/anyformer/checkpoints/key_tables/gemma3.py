@@ -60,7 +60,7 @@ TABLE = KeyTable(
         "Gemma3ForCausalLM": plain(
             *("window", "scale", "qkv_bias", "out_bias"),
             norm="rms_offset",
-            sandwich=True,
+            norm_order="sandwich",
             qk_norm=True,
             scale_embedding=True,
         )

@@ -15,7 +15,7 @@ _NAMES = {
     "transformer.wpe.weight": "transformer.positions_embed.weight",
 }
 _ACTIVATIONS = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}
-_FIXED = {"d_hidden": None, "scale_by_width": True, "scale_by_depth": False, "cross_attention": False}
+_FIXED = {"d_hidden": None, "score": "scaled", "scale_by_depth": False, "cross_attention": False}
 
 
 def keys(config: GPT2Config) -> list[Key]:

@@ -13,6 +13,7 @@ from anyformer.checkpoints.key_table import (
     lm_head_keys,
     weight_and_bias,
 )
+from anyformer.errors import ConfigError
 from anyformer.recipes.gpt2 import GPT2Config
 
 
@@ -45,6 +46,16 @@ IDS = ("bos_token_id", "eos_token_id")
 TEXT_END = 50256  # <|endoftext|> of the original vocabulary: what GPT2Config assumes if a file does not say
 
 
+def _read_score(scaled: Any) -> str:
+    return "scaled" if scaled else "dot"
+
+
+def _write_score(score: str) -> bool:
+    if score not in ("scaled", "dot"):
+        raise ConfigError(f'score is "{score}"; the Hugging Face form of this family has "scaled" and "dot" only.')
+    return score == "scaled"
+
+
 def ids(config: GPT2Config, today: dict[str, Any]) -> dict[str, Any]:
     """How texts begin and end, always said; null for a vocabulary that does not have the original's token."""
     usual = TEXT_END if config.vocab_size > TEXT_END else None
@@ -67,7 +78,7 @@ TABLE = KeyTable(
         ConfigField("dropout", "resid_pdrop", 0.1),
         ConfigField("embedding_dropout", "embd_pdrop", 0.1),
         ConfigField("attention_dropout", "attn_pdrop", 0.1),
-        ConfigField("scale_by_width", "scale_attn_weights", True),
+        ConfigField("score", "scale_attn_weights", True, _read_score, _write_score),
         ConfigField("scale_by_depth", "scale_attn_by_inverse_layer_idx", False),
         ConfigField("cross_attention", "add_cross_attention", False),
         ConfigField("tied", "tie_word_embeddings", True),

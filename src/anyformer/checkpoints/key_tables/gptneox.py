@@ -15,16 +15,21 @@ from anyformer.checkpoints.key_table import (
 )
 from anyformer.checkpoints.key_tables.llama import read_end, write_end
 from anyformer.checkpoints.key_tables.rope import gather, read_rope, write_rope
+from anyformer.core.rope import RopeConfig
 from anyformer.recipes.gptneox import GPTNeoXConfig
 
 _gather = gather("rotary_emb_base", "rotary_pct")
+
+
+def _write_rope(ropes: tuple[RopeConfig, ...]) -> Any:
+    return write_rope(ropes[0])
 
 
 def keys(config: GPTNeoXConfig) -> list[Key]:
     block, theirs = "decoder.blocks.{i}", "gpt_neox.layers.{i}"
     by_head = (config.n_heads, 3, config.d_model // config.n_heads)
     fused = f"{theirs}.attention.query_key_value"
-    kinds = ("weight", "bias") if config.bias else ("weight",)
+    kinds = ("weight", "bias") if config.qkv_bias else ("weight",)
     layer = [
         *weight_and_bias(f"{block}.self.norm", f"{theirs}.input_layernorm"),
         *weight_and_bias(f"{block}.feedforward.norm", f"{theirs}.post_attention_layernorm"),
@@ -60,8 +65,9 @@ TABLE = KeyTable(
         activation("hidden_act", "gelu"),
         ConfigField("norm_eps", "layer_norm_eps", 1e-5),
         ConfigField("parallel", "use_parallel_residual", True),
-        ConfigField("bias", "attention_bias", True),
-        ConfigField("rope", "rope_parameters", {}, lambda given: read_rope(given, share=True), write_rope),
+        ConfigField("qkv_bias", "attention_bias", True),
+        ConfigField("out_bias", "attention_bias", True),
+        ConfigField("ropes", "rope_parameters", {}, lambda given: (read_rope(given, share=True),), _write_rope),
         ConfigField("dropout", "hidden_dropout", 0.0),
         ConfigField("attention_dropout", "attention_dropout", 0.0),
         ConfigField("tied", "tie_word_embeddings", False),

@@ -27,7 +27,7 @@ SANDWICH = {
 # What Llama does not have and its kin may: a class can only say what its table maps.
 PLAIN = {
     "norm": "rms",
-    "sandwich": False,
+    "norm_order": "pre",
     "qk_norm": False,
     "qkv_bias": False,
     "out_bias": False,
@@ -45,7 +45,7 @@ def _linear(ours: str, theirs: str, bias: bool) -> list[Key]:
 
 def _layer(config: LlamaConfig) -> list[Key]:
     block, theirs = "decoder.blocks.{i}", "model.layers.{i}"
-    norms = SANDWICH if config.sandwich else NORMS
+    norms = SANDWICH if config.norm_order == "sandwich" else NORMS
     rows = [Key(f"{block}.{ours}.weight", f"{theirs}.{name}.weight") for ours, name in norms.items()]
     for role, name in _ATTENTION.items():
         rows += _linear(f"{block}.self.{role}", f"{theirs}.self_attn.{name}", config.qkv_bias)

@@ -14,7 +14,7 @@ from anyformer.checkpoints.key_table import (
     first,
     weights_and_biases,
 )
-from anyformer.recipes.transformer import TransformerConfig
+from anyformer.recipes.transformer import OriginalTransformerConfig
 
 SOURCE, TARGET = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
 _ATTENTION = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "out_proj"}
@@ -31,7 +31,7 @@ def layer(side: str) -> list[Key]:
     return rows
 
 
-def words(config: TransformerConfig, speaks: bool = True) -> list[Key]:
+def words(config: OriginalTransformerConfig, speaks: bool = True) -> list[Key]:
     """`speaks`: there is an output."""
     source, target = "encoder.inputs.words.weight", "decoder.inputs.words.weight"
     if config.tied and config.shared:
@@ -44,7 +44,7 @@ def words(config: TransformerConfig, speaks: bool = True) -> list[Key]:
     return [Key(source, SOURCE, also=shared), Key(target, TARGET, also=shared), *output_rows]
 
 
-def keys(config: TransformerConfig) -> list[Key]:
+def keys(config: OriginalTransformerConfig) -> list[Key]:
     return [
         *words(config),
         Key("encoder.inputs.positions.weight", "model.encoder.embed_positions.weight", optional=True),
@@ -55,7 +55,7 @@ def keys(config: TransformerConfig) -> list[Key]:
     ]
 
 
-def copies(config: TransformerConfig) -> Mapping[str, str]:
+def copies(config: OriginalTransformerConfig) -> Mapping[str, str]:
     """With nothing tied, the class still has the shared table, and does not use it."""
     return {"model.shared.weight": SOURCE} if config.shared and not config.tied else {}
 
@@ -66,7 +66,7 @@ def adjust(config: dict[str, Any]) -> dict[str, Any]:
     return {**config, "decoder_start_token_id": config.get("decoder_start_token_id", pad)}
 
 
-def numbers(config: TransformerConfig, today: dict[str, Any]) -> dict[str, Any]:
+def numbers(config: OriginalTransformerConfig, today: dict[str, Any]) -> dict[str, Any]:
     """Where our decoder says "as the encoder", theirs wants the number."""
     return {
         "decoder_layers": config.decoder_layers,

@@ -15,8 +15,8 @@ from anyformer.checkpoints.key_tables.bert import (
     layers,
     words,
 )
-from anyformer.recipes.encoder import TextEncoderConfig
 from anyformer.recipes.roberta import RoBERTaConfig
+from anyformer.recipes.text import TextEncoderConfig
 
 # What RoBERTa and MPNet call the head over the first token, by use.
 _POOLED = {"base": "embed", "choice": "choice"}

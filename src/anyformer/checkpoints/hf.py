@@ -314,13 +314,13 @@ _TRAINING = {"init_std", "drop_path", "layer_drop", "embedding_dropout", "hidden
 def _check_expressible(table: KeyTable, architecture: str, config: Settings) -> None:
     """Raise ConfigError if a setting of a transformer that the class has no field for is not the family's default."""
     said = {entry.ours for entry in table.fields} | table.architectures[architecture].keys() | _TRAINING
-    for field in dataclasses.fields(cast("Any", config)):
-        value = getattr(config, field.name)
-        shared = isinstance(config, TransformerConfig) and field.name in TransformerConfig.field_names()
-        if shared and field.name not in said and value != field.default:
+    for one in dataclasses.fields(cast("Any", config)):
+        value = getattr(config, one.name)
+        shared = isinstance(config, TransformerConfig) and one.name in TransformerConfig.field_names()
+        if shared and one.name not in said and value != one.default:
             raise ConfigError(
-                f"{field.name} is {value!r}; Hugging Face's {architecture} has no setting for it, and does as"
-                f" {field.default!r} says. Save the model in anyformer's own form."
+                f"{one.name} is {value!r}; Hugging Face's {architecture} has no setting for it, and does as"
+                f" {one.default!r} says. Save the model in anyformer's own form."
             )
 
 

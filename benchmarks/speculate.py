@@ -33,7 +33,8 @@ from torch import Tensor
 
 import anyformer as af
 from anyformer.generation import engine
-from anyformer.generation.options import make_plan, resolve
+from anyformer.generation.plan import resolve
+from anyformer.generation.requests import make_request
 from anyformer.generation.speculative import CachedReader, speculate
 from anyformer.generation.strategies import SingleSequence, SpeculationStats, make_strategy
 
@@ -143,11 +144,11 @@ def counted(
     model: af.Model, prompt: Tensor, assistant_model: af.Model | None = None, **options: Any
 ) -> SpeculationStats:
     """How the draft does: what `generate` does with it, step by step."""
-    plan = make_plan(model, resolve(model, options), prompt.shape[1], 1)
+    request = make_request(model, {"input_ids": prompt}, resolve(model, options), asked=False)
     with torch.inference_mode():
-        draft = engine.make_draft(model, assistant_model, {"input_ids": prompt}, None, plan)
+        draft = engine.make_draft(model, assistant_model, request)
         state, scores = engine.prefill(model, {"input_ids": prompt}, None)
-        strategy = make_strategy(plan, prompt)
+        strategy = make_strategy(request.plan, prompt)
         assert draft is not None and isinstance(strategy, SingleSequence)
         return speculate(CachedReader(partial(engine.decode_tokens, model), state), scores, strategy, draft)
 

@@ -13,7 +13,7 @@ import anyformer as af
 from anyformer.cli import main
 from anyformer.data.settings import DataSettings
 from anyformer.errors import ALIASES, LIMIT, OURS, nearest
-from anyformer.generation.options import OPTIONS, PLAN_OPTIONS
+from anyformer.generation.options import OPTIONS
 from anyformer.registry import FAMILIES, load_recipes
 from anyformer.tasks import TASKS, find
 from anyformer.training.settings import TrainSettings
@@ -117,6 +117,6 @@ def test_every_alias_is_of_a_setting_that_there_is() -> None:
     known |= {f"data.{name}" for name in DataSettings.field_names()}
     known |= {f"train.{name}" for name in TrainSettings.field_names()}
     known |= {"data", "out", "recipe", "resume", "valid"}  # arguments of af.train
-    known |= {*OPTIONS, *PLAN_OPTIONS, "top", *(name for task in tasks for name in task.takes)}
+    known |= {*OPTIONS, "top", *(name for task in tasks for name in task.takes)}
     assert set(ALIASES) <= known
     assert sum(map(len, ALIASES.values())) == len(OURS), "a name has two meanings"

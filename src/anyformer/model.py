@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +18,14 @@ from anyformer.core.linear import is_quantized
 from anyformer.core.taps import Watch, name_taps, watching
 from anyformer.errors import ConfigError, InputError, nearest
 from anyformer.forward_context import IGNORED, ForwardContext, Output, zero_padding
+from anyformer.generation.options import (
+    GenerateKeywords,
+    GenerationConfig,
+    LogitsProcessor,
+    StoppingCriterion,
+    Streamer,
+    listing_keywords,
+)
 from anyformer.heads.base import Head
 from anyformer.stage import Stage as Stage
 from anyformer.stage import given_embeddings
@@ -268,19 +276,71 @@ class Model(nn.Module):
             if values or name in self.report.empty:
                 _put(out, name, values)
 
-    def generate(self, *args: Tensor, **options: Any) -> Any:
-        """Generate token by token: greedy, beam search or sampling. See `anyformer.generation.options` for the options.
+    @listing_keywords
+    def generate(
+        self,
+        inputs: Tensor | None = None,
+        generation_config: GenerationConfig | Mapping[str, object] | None = None,
+        logits_processor: Sequence[LogitsProcessor] | None = None,
+        stopping_criteria: Sequence[StoppingCriterion] | None = None,
+        prefix_allowed_tokens_fn: Callable[[int, Tensor], Sequence[int]] | None = None,
+        synced_gpus: bool | None = None,
+        assistant_model: Model | None = None,
+        streamer: Streamer | None = None,
+        negative_prompt_ids: Tensor | None = None,
+        negative_prompt_attention_mask: Tensor | None = None,
+        **options: Unpack[GenerateKeywords],
+    ) -> Tensor | Output:
+        """Generate token by token: greedy, beam search or sampling, with the options of transformers.
 
-        Returns ids [rows, length], or an Output if more is asked for (`anyformer.generation.observer`).
+        inputs: the model's first input, [batch, tokens] of ids for text. The others go by name: attention_mask,
+        input_ids or inputs_embeds, token_type_ids, position_ids, pixel_values, input_features, both_ways,
+        encoder_outputs, decoder_input_ids, decoder_attention_mask, and past_key_values, an earlier call's cache.
+
+        Length: max_new_tokens (20), max_length, min_new_tokens, min_length, max_time (seconds), eos_token_id,
+        stop_strings with tokenizer, stopping_criteria: functions (ids, scores) -> whether each row is finished.
+        Search: num_beams, num_beam_groups with diversity_penalty, length_penalty, early_stopping, num_return_sequences,
+        assistant_model with num_assistant_tokens, prompt_lookup_num_tokens with max_matching_ngram_size.
+        Sampling: do_sample with temperature, top_k (50), top_p, min_p, typical_p, top_h, epsilon_cutoff, eta_cutoff and
+        seed: one number, or one per row.
+        Scores: repetition_penalty, encoder_repetition_penalty, presence_penalty, frequency_penalty,
+        no_repeat_ngram_size, encoder_no_repeat_ngram_size, bad_words_ids, sequence_bias, suppress_tokens,
+        begin_suppress_tokens, forced_bos_token_id, forced_eos_token_id, exponential_decay_length_penalty,
+        prefix_allowed_tokens_fn, guidance_scale with negative_prompt_ids and negative_prompt_attention_mask,
+        remove_invalid_values, renormalize_logits, logits_processor: functions (ids, scores) -> scores.
+        Ids: pad_token_id, bos_token_id, decoder_start_token_id.
+        Speech: return_timestamps, return_segments, task, language, prompt_ids, prompt_condition_type,
+        condition_on_prev_tokens, compression_ratio_threshold, logprob_threshold, no_speech_threshold,
+        max_initial_timestamp_index, forced_decoder_ids, and the tables of a generation config: is_multilingual,
+        lang_to_id, task_to_id, no_timestamps_token_id, prev_sot_token_id.
+        generation_config holds any of these; those of the call win, and the folder's generation config comes last.
+        use_cache, cache_implementation, logits_to_keep and synced_gpus=False are accepted and change nothing.
+
+        Returns ids [rows, length], finished rows filled with pad_token_id, or an Output with `sequences` for
+        return_dict_in_generate, output_scores, output_logits, output_attentions, output_hidden_states, logprobs and
+        alignment. `streamer` receives every token.
         """
         from anyformer.generation.engine import generate
 
+        named = {
+            "inputs": inputs,
+            "generation_config": generation_config,
+            "logits_processor": logits_processor,
+            "stopping_criteria": stopping_criteria,
+            "prefix_allowed_tokens_fn": prefix_allowed_tokens_fn,
+            "synced_gpus": synced_gpus,
+            "assistant_model": assistant_model,
+            "streamer": streamer,
+            "negative_prompt_ids": negative_prompt_ids,
+            "negative_prompt_attention_mask": negative_prompt_attention_mask,
+        }
         with torch.inference_mode():
-            made = generate(self, *args, **options)
+            made = generate(self, {**options, **{name: value for name, value in named.items() if value is not None}})
         return made.clone()  # a normal tensor, not an inference tensor, so that autograd can use it
 
     def score(self, *args: Tensor, continuations: Any, **options: Any) -> ContinuationScores:
-        """Log-probabilities of given continuations, token by token. See `anyformer.generation.scoring`."""
+        """Log-probabilities of given continuations, token by token, and whether each is the greedy one. See
+        `anyformer.generation.scoring`."""
         from anyformer.generation.scoring import score
 
         options = {**({"input_ids": args[0]} if args else {}), **options}

@@ -13,9 +13,8 @@ from torch import Tensor
 import anyformer as af
 from anyformer.core.rope import RopeConfig
 from anyformer.generation.cache_rows import SPARE
-from anyformer.generation.continuous_batching import ContinuousBatcher, run
-from anyformer.generation.options import resolve
-from anyformer.generation.requests import RequestQueue
+from anyformer.generation.continuous_batching import ContinuousBatcher, RequestQueue, run
+from anyformer.generation.plan import resolve
 from tests.generation.test_engine import PAD, VOCABULARY, gpt2, marian  # noqa: F401 - fixtures
 from tests.tokenizers.vocabularies import KINDS, make
 
@@ -281,9 +280,9 @@ def test_prompts_of_similar_length_go_together(small: af.Model) -> None:
     prompts = [[1] * n for n in (5, 9, 1, 4, 5, 30, 6)]
     jobs = RequestQueue(small, prompts, 7, resolve(small, {}))
     jobs.prefetch()
-    assert [job.index for job in jobs.next_requests(3)] == [0, 4, 3]  # the first in the queue, and those nearest to it
-    assert [job.index for job in jobs.next_requests(2)] == [1, 6]
-    assert [job.index for job in jobs.next_requests(9)] == [2, 5]
+    assert [job.index for job in jobs.next_rows(3)] == [0, 4, 3]  # the first in the queue, and those nearest to it
+    assert [job.index for job in jobs.next_rows(2)] == [1, 6]
+    assert [job.index for job in jobs.next_rows(9)] == [2, 5]
 
 
 def test_nothing_in_nothing_out(small: af.Model) -> None:

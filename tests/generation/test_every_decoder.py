@@ -12,8 +12,8 @@ from torch import Tensor
 import anyformer as af
 from anyformer.generation import engine
 from anyformer.generation.nan_trace import NaNTrace
-from anyformer.generation.options import GenerationPlan, make_plan, resolve, vocab_size
-from anyformer.generation.prompt import decoding_stage, encoder_decoder_prompt, processor_history
+from anyformer.generation.plan import GenerationPlan, make_plan, resolve, vocab_size, with_lengths
+from anyformer.generation.requests import decoding_stage, encoder_decoder_prompt, processor_history
 from anyformer.generation.strategies import BeamSearch, Greedy, make_strategy
 from tests.batches import Batch, build, text
 from tests.tiny import tiny_recipes
@@ -78,7 +78,7 @@ def recompute(name: str, batch: Batch, **asked: Any) -> tuple[Tensor, list[Tenso
     decoder = decoding_stage(model)
     given = resolve(model, asked)
     prompt = encoder_decoder_prompt(model, dict(batch), given) if decoder.attends else batch["input_ids"]
-    plan: GenerationPlan = make_plan(model, given, prompt.shape[1], len(prompt))
+    plan: GenerationPlan = with_lengths(make_plan(model, given), model, given, prompt.shape[1], len(prompt))
     mask = None if decoder.attends else batch["attention_mask"]
     strategy = make_strategy(plan.replace(history=processor_history(prompt, mask, vocab_size(model))), prompt)
     trail, scores = NaNTrace(model, batch, prompt), []

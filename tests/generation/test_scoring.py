@@ -113,9 +113,11 @@ def test_other_pairs_score_as_a_whole_pass(name: str) -> None:
 def test_the_best_answer_of_each_prompt(gpt2: Models) -> None:  # noqa: F811
     """By the mean of the tokens, by the sum, and by how much likelier it is than after another prompt."""
     tokens = torch.tensor([[-1.0, -1.0, -1.0], [-2.0, 0.0, 0.0], [-0.5, 0.0, 0.0], [-3.0, -0.4, 0.0]])
-    scores = ContinuationScores(tokens, torch.tensor([3, 1, 1, 2]), (2, 2))
+    scores = ContinuationScores(tokens, torch.tensor([3, 1, 1, 2]), (2, 2), torch.ones(4, dtype=torch.bool))
     assert scores.best() == [0, 0] and scores.best(by="total") == [1, 0]
-    other = ContinuationScores(tokens * torch.tensor([[1.0], [1.0], [1.0], [2.0]]), scores.lengths, (2, 2))
+    other = ContinuationScores(
+        tokens * torch.tensor([[1.0], [1.0], [1.0], [2.0]]), scores.lengths, (2, 2), scores.greedy
+    )
     assert scores.best(against=other) == [0, 1]
     model, ids = gpt2[1], prompts(1)
     likeliest = model.generate(ids, max_new_tokens=1, eos_token_id=None)[0, -1:].tolist()
@@ -159,3 +161,14 @@ def test_what_cannot_be_scored_or_compared(gpt2: Models) -> None:  # noqa: F811
         found.best(against=model.score(prompts(1), continuations=[[3]]))
     with pytest.raises(af.InputError, match="luck"):
         found.best(by="luck")
+
+
+@pytest.mark.parametrize("family", ["gpt2", "marian"])
+def test_which_continuation_is_the_greedy_one(family: str, request: pytest.FixtureRequest) -> None:
+    """What `generate` of transformers returns is; with its last or first token changed, it is not."""
+    theirs, ours = request.getfixturevalue(family)
+    ids = prompts(3)
+    made = theirs.generate(ids, max_new_tokens=4, eos_token_id=None, do_sample=False, num_beams=1)[:, -4:].tolist()
+    rows = [[row, row[:2], [*row[:3], row[3] - 1], [row[0] - 1, *row[1:]]] for row in made]
+    found = ours.score(input_ids=ids, continuations=rows, batch_size=5)
+    assert found.greedy.tolist() == [True, True, False, False] * 3

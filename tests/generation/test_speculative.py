@@ -11,7 +11,7 @@ from torch import Tensor
 import anyformer as af
 from anyformer.core.cache import Cache
 from anyformer.generation import engine
-from anyformer.generation.options import GenerationPlan
+from anyformer.generation.plan import GenerationPlan
 from anyformer.generation.speculative import CachedReader, ModelDraft, PromptLookupDraft, speculate
 from anyformer.generation.strategies import Greedy, Sampling, SingleSequence, SpeculationStats
 

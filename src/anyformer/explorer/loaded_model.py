@@ -32,7 +32,8 @@ from anyformer.explorer.request import DEFAULT_NEW_TOKENS, ViewRequest
 from anyformer.explorer.timeouts import Deadline
 from anyformer.explorer.trace import Trace, trace, watched
 from anyformer.generation.engine import optimize_for_decoding
-from anyformer.generation.speech_prompt import decoder_prompts, read_speech_options, window_frames
+from anyformer.generation.plan import first_window
+from anyformer.generation.speech_prompt import decoder_prompts, read_speech_options
 from anyformer.heads.boxes import BoxHead
 from anyformer.heads.language import LanguageHead
 from anyformer.heads.pixels import PixelHead
@@ -310,7 +311,7 @@ class LoadedModel:
     @property
     def _is_speech_model(self) -> bool:
         """Whether the model is a speech model, whose generated ids contain neither the prompt nor the end token."""
-        return self.reads_audio and window_frames(self.model) is not None
+        return self.reads_audio and first_window(self.model) is not None
 
     def _generated_ids(self, request: ViewRequest, batch: dict[str, Any], deadline: Deadline) -> list[int]:
         """The ids that the model generates, from the start token to the end token (if it was generated)."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from anyformer.core.taps import watching
 from anyformer.errors import InputError
-from anyformer.generation.prompt import decoding_stage
+from anyformer.generation.requests import decoding_stage
 
 if TYPE_CHECKING:  # model.py imports this package
     from anyformer.model import Model
@@ -44,7 +44,8 @@ class NaNTrace:
     def error(self) -> InputError:
         """Return an error that names the row, the position and the module of the first NaN."""
         ids, source = self.replay()
-        for row, origin in enumerate(source.tolist()):
+        vectors = self.prompt.shape[1] == 0  # a prompt without ids cannot be read again with other ids behind it
+        for row, origin in enumerate([] if vectors else source.tolist()):
             found = self._search(ids[row : row + 1], origin)
             if found is not None:
                 return InputError(
@@ -72,6 +73,8 @@ class NaNTrace:
         """Return the first module that outputs NaN, and the first position at which it does."""
         name, mask_name = decoding_stage(self.model).names[:2]
         batch = {key: x[row : row + 1] if isinstance(x, Tensor) else x for key, x in self.batch.items()}
+        if name == "input_ids":  # given for the prompt alone
+            batch = {key: x for key, x in batch.items() if key not in ("token_type_ids", "position_ids")}
         mask = batch.get(mask_name)
         if mask is not None:
             grown = torch.cat([mask, mask.new_ones(1, max(0, ids.shape[1] - mask.shape[1]))], dim=1)

@@ -3,6 +3,7 @@
     out = model.generate(ids, num_beams=4, logprobs=True, alignment=True)
     out.sequences           # [rows, length], as without; out.lengths: of each row, without padding
     out.sequences_scores    # [rows], of beams: the scores by which they were ranked
+    out.hidden_states       # with output_hidden_states: of each step, of each layer, as in transformers
     out.logprobs            # [rows, new tokens]; out.raw_logprobs: before logits processors and temperature
     out.alignment           # [rows, new tokens, source]: cross-attention of the step that generated each token
 
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,9 +29,18 @@ from anyformer.generation.strategies import BeamSearch, SingleSequence, Strategy
 if TYPE_CHECKING:  # model.py imports this package
     from anyformer.model import Model
 
-OUTPUT_FLAGS = ("return_dict_in_generate", "output_scores", "output_logits", "logprobs", "alignment")
+OUTPUT_FLAGS = (
+    *("return_dict_in_generate", "output_scores", "output_logits", "logprobs", "alignment"),
+    *("output_attentions", "output_hidden_states"),
+)
+# What the model returns at each step, and what its encoder returned once.
+STEP_FIELDS = ("decoder_attentions", "cross_attentions", "decoder_hidden_states", "attentions", "hidden_states")
+ENCODER_FIELDS = ("encoder_attentions", "encoder_hidden_states")
 
-FIRST = ("sequences", "sequences_scores", "scores", "logits", "beam_indices")  # in transformers' order
+FIRST = (  # in transformers' order
+    *("sequences", "sequences_scores", "scores", "logits", "beam_indices"),
+    *(*ENCODER_FIELDS, *STEP_FIELDS),
+)
 
 NAMES = {"logprobs": "logprobs", "raw": "raw_logprobs"}  # name inside the observer -> name in the Output
 
@@ -45,6 +55,7 @@ class OutputFlags:
     logits: bool = False
     logprobs: bool = False
     alignment: bool | int | tuple[LayerHead, ...] = False
+    layers: dict[str, bool] = field(default_factory=dict)  # what every pass of the model is asked for
 
 
 def pop_output_flags(options: dict[str, Any]) -> OutputFlags | None:
@@ -58,7 +69,8 @@ def pop_output_flags(options: dict[str, Any]) -> OutputFlags | None:
     watched = given["alignment"] if "alignment" in asked else False
     watched = tuple(tuple(pair) for pair in watched) if isinstance(watched, (list, tuple)) else watched
     scores = bool(given["output_scores"])
-    return OutputFlags(scores, bool(given["output_logits"]), bool(given["logprobs"]) or scores, watched)
+    layers = {name: True for name in ("output_attentions", "output_hidden_states") if given[name]}
+    return OutputFlags(scores, bool(given["output_logits"]), bool(given["logprobs"]) or scores, watched, layers)
 
 
 @contextmanager
@@ -94,6 +106,12 @@ class Observer:
     def __init__(self, flags: OutputFlags, seen: Seen, watched: Mapping[str, list[int | None]]) -> None:
         self.flags, self.seen, self.watched = flags, seen, watched
         self.kept: dict[str, list[Tensor]] = {}
+        self.passes: list[Output] = []  # of the model
+
+    def collect(self, out: Output) -> None:
+        """Record what a pass of the model returned beside its scores."""
+        if self.flags.layers:
+            self.passes.append(Output((name, out[name]) for name in (*STEP_FIELDS, *ENCODER_FIELDS) if name in out))
 
     def record(self, scores: Tensor, strategy: Strategy, tokens: Tensor, query: int = -1) -> None:
         """Record a step: the model's scores [R, V] and the strategy that chose by them. `query` is the index of the
@@ -162,7 +180,17 @@ class Observer:
         for name in ("scores", "logits"):
             if name in self.kept:  # beam search may run longer than the returned rows; all steps are returned
                 out[name] = tuple(self.kept[name] if isinstance(strategy, BeamSearch) else self.kept[name][:steps])
+        out.update(self._layers(len(strategy.processed), None if isinstance(strategy, BeamSearch) else steps))
         return Output((name, out[name]) for name in (*FIRST, *out) if name in out)
+
+    def _layers(self, rows: int, steps: int | None) -> dict[str, Any]:
+        """Return the values of layers: of the encoder once, of each step with `rows` rows."""
+        first = self.passes[0] if self.passes else Output()
+        found: dict[str, Any] = {name: first[name] for name in ENCODER_FIELDS if name in first}
+        for name in STEP_FIELDS:
+            if name in first:
+                found[name] = tuple(tuple(_spread(x, rows) for x in step[name]) for step in self.passes[:steps])
+        return found
 
     def _follow(self, out: Output, strategy: BeamSearch, lengths: Tensor, steps: int) -> None:
         """Collect the recorded values of each returned row, following its beam from step to step.

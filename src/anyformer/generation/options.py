@@ -1,170 +1,227 @@
-"""Decoding options: those of the caller, the folder's generation config and the model, resolved into one plan."""
+"""Options of `generate`: their types and allowed values, and how a call's, a config's and the model's are merged."""
 
 from __future__ import annotations
 
+import functools
+import inspect
+import operator
+import typing
 import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypedDict, TypeVar
 
 import numpy as np
 from torch import Tensor
 
-from anyformer.config import Settings
 from anyformer.errors import InputError, nearest
-from anyformer.generation.limits import check_left, check_values
-from anyformer.generation.prompt import input_names, is_speech_model
-from anyformer.generation.stop_strings import StopStrings, make_stops
-from anyformer.generation.timestamps import TimestampRules
-from anyformer.schema import shown
+from anyformer.schema import Range, fits, shown, spell
 
 if TYPE_CHECKING:  # model.py imports this package
+    from anyformer.core.cache import Cache
     from anyformer.model import Model
 
-NEW_TOKENS = 20  # default number of new tokens
-TOP_K = 50  # default of transformers; used if neither the caller nor the generation config sets top_k
+_LENGTH = 2**31 - 1
+_Count = Annotated[int, Range(1, 1024)] | None
+_CountOrNone = Annotated[int, Range(0, _LENGTH)] | None  # 0: off
+_Penalty = Annotated[float, Range(-1e6, 1e6)] | None  # beyond, scores become infinite or all equal
+_Factor = Annotated[float, Range(1e-6, 1e6)] | None
+_Mass = Annotated[float, Range(above=0, most=1)] | None
+_Cutoff = Annotated[float, Range(least=0, below=1)] | None
+_Warmth = Annotated[float, Range(0, 1e6)]
+TokenIds = int | Sequence[int] | Tensor | None
+LogitsProcessor = Callable[[Tensor, Tensor], Tensor]  # (ids so far [R, L], scores [R, V]) -> scores
+# (ids so far [R, L], the scores of all steps with output_scores) -> whether each row is finished, or all are
+StoppingCriterion = Callable[[Tensor, tuple[Tensor, ...] | None], Tensor | bool]
 
-# Token ids that the model's own config also gives: our name by theirs.
-ID_SETTINGS = {"eos_token_id": "end", "pad_token_id": "padding", "decoder_start_token_id": "decoder_start"}
 
-# Fields of a generation config that do not change the tokens.
-IGNORED_OPTIONS = (
-    *("use_cache", "max_time", "transformers_version", "cache_implementation", "cache_config", "alignment_heads"),
-    *("disable_compile", "compile_config", "prefill_chunk_size", "low_memory", "is_assistant", "trust_remote_code"),
-    *("chat_format", "max_window_size"),
+class GenerationConfig(Protocol):
+    """An object that holds options, such as transformers' GenerationConfig."""
+
+    def to_dict(self) -> dict[str, object]: ...
+
+
+class Streamer(Protocol):
+    """Receives the prompt and then the new tokens [rows] of each step, as transformers' streamers."""
+
+    def put(self, value: Tensor) -> None: ...
+
+    def end(self) -> None: ...
+
+
+class NumberOptions(TypedDict, total=False):
+    """Options that their type and range describe completely."""
+
+    max_new_tokens: Annotated[int, Range(1, _LENGTH)] | None
+    max_length: _CountOrNone
+    min_new_tokens: _CountOrNone
+    min_length: _CountOrNone
+    max_time: Annotated[float, Range(above=0)] | None
+    num_beams: _Count
+    num_beam_groups: _Count
+    diversity_penalty: _Penalty
+    length_penalty: Annotated[float, Range(-10, 10)] | None
+    early_stopping: bool | Literal["never"] | None
+    num_return_sequences: Annotated[int, Range(1, 2**16)] | None
+    do_sample: bool | None
+    temperature: _Factor
+    top_k: _CountOrNone
+    top_p: _Mass
+    min_p: Annotated[float, Range(0, 1)] | None
+    typical_p: _Mass
+    top_h: _Mass
+    epsilon_cutoff: _Cutoff
+    eta_cutoff: _Cutoff
+    repetition_penalty: _Factor
+    encoder_repetition_penalty: _Factor
+    presence_penalty: _Penalty
+    frequency_penalty: _Penalty
+    no_repeat_ngram_size: _CountOrNone
+    encoder_no_repeat_ngram_size: _CountOrNone
+    guidance_scale: _Penalty
+    renormalize_logits: bool | None
+    remove_invalid_values: bool | None
+    num_assistant_tokens: _Count
+    prompt_lookup_num_tokens: _CountOrNone
+    max_matching_ngram_size: _Count
+    use_cache: bool | None
+    cache_implementation: Literal["dynamic", "static", "offloaded", "offloaded_static"] | None
+    logits_to_keep: _CountOrNone
+
+
+class ConfigOptions(NumberOptions, total=False):
+    """Options that a generation config may hold."""
+
+    eos_token_id: TokenIds
+    pad_token_id: TokenIds
+    bos_token_id: TokenIds
+    decoder_start_token_id: TokenIds
+    forced_bos_token_id: TokenIds
+    forced_eos_token_id: TokenIds
+    suppress_tokens: TokenIds
+    begin_suppress_tokens: TokenIds
+    bad_words_ids: Sequence[Sequence[int]] | None
+    sequence_bias: Mapping[tuple[int, ...], float] | Sequence[Sequence[Sequence[int] | float]] | None
+    exponential_decay_length_penalty: Sequence[float] | None
+    stop_strings: str | Sequence[str] | None
+
+
+class SpeechNumbers(TypedDict, total=False):
+    """Options of speech models. A temperature of 0 is greedy; a list is tried in order."""
+
+    return_timestamps: bool | None
+    condition_on_prev_tokens: bool | None
+    is_multilingual: bool | None
+    compression_ratio_threshold: float | None
+    logprob_threshold: float | None
+    no_speech_threshold: float | None
+    no_timestamps_token_id: int | None
+    max_initial_timestamp_index: int | None
+    prev_sot_token_id: int | None
+    lang_to_id: dict[str, int] | None
+    task_to_id: dict[str, int] | None
+    prompt_condition_type: str | None
+
+
+class SpeechKeywords(SpeechNumbers, total=False):
+    task: str | None
+    language: str | Sequence[str] | None
+    prompt_ids: Tensor | Sequence[int] | None
+    forced_decoder_ids: Sequence[Sequence[int | None]] | None
+    return_segments: bool | None
+
+
+class GenerateKeywords(ConfigOptions, SpeechKeywords, total=False):
+    """Every keyword of `generate`: options, what is returned, and the inputs of models."""
+
+    seed: int | Sequence[int] | None
+    tokenizer: object
+    return_dict_in_generate: bool | None
+    output_scores: bool | None
+    output_logits: bool | None
+    output_attentions: bool | None
+    output_hidden_states: bool | None
+    logprobs: bool | None
+    alignment: bool | int | Sequence[tuple[int, int | None]] | None
+    past_key_values: Cache | None
+    input_ids: Tensor | None
+    attention_mask: Tensor | None
+    inputs_embeds: Tensor | None
+    token_type_ids: Tensor | None
+    position_ids: Tensor | None
+    pixel_values: Tensor | None
+    input_features: Tensor | None
+    encoder_outputs: Tensor | Sequence[Tensor] | Mapping[str, Tensor] | None
+    decoder_input_ids: Tensor | None
+    decoder_attention_mask: Tensor | None
+    both_ways: Tensor | None
+
+
+Generate = TypeVar("Generate", bound=Callable[..., object])
+
+
+def listing_keywords(function: Generate) -> Generate:
+    """Replace `**options` in a function's signature by every keyword of `generate`, as `help` shows it."""
+    signature = inspect.signature(function)
+    named = [one for one in signature.parameters.values() if one.kind != inspect.Parameter.VAR_KEYWORD]
+    more = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_spelled(hint))
+        for name, hint in GenerateKeywords.__annotations__.items()
+    ]
+    function.__signature__ = signature.replace(parameters=[*named, *more])  # type: ignore[attr-defined]
+    return function
+
+
+def _spelled(hint: Any) -> str:
+    return str(getattr(hint, "__forward_arg__", hint))
+
+
+def _schema(options: type) -> dict[str, Any]:
+    """The type of each option, with its range, for a value that is not None."""
+    hints = typing.get_type_hints(options, include_extras=True)
+    several = {name: [one for one in typing.get_args(hint) if one is not type(None)] for name, hint in hints.items()}
+    return {name: functools.reduce(operator.or_, parts) for name, parts in several.items()}
+
+
+SCHEMA: Mapping[str, Any] = _schema(NumberOptions)
+SPEECH_SCHEMA: Mapping[str, Any] = {
+    **_schema(SpeechNumbers),
+    "temperature": _Warmth | list[_Warmth] | tuple[_Warmth, ...],
+}
+SPEECH_OPTIONS = (*SPEECH_SCHEMA, "task", "language", "prompt_ids", "forced_decoder_ids")
+IDS = tuple(name for name, hint in ConfigOptions.__annotations__.items() if _spelled(hint) == "TokenIds")
+FROM_CONFIG = tuple(typing.get_type_hints(ConfigOptions))
+OPTIONS = (
+    *FROM_CONFIG,
+    *("seed", "tokenizer", "prefix_allowed_tokens_fn", "logits_processor", "stopping_criteria", "stamps"),
+    *("assistant_model", "negative_prompt_ids", "negative_prompt_attention_mask"),
+)
+HINTS = {"temperature": " do_sample=False takes the most probable token."}
+
+# Options that do not change the tokens; here the cache, its growth and CUDA graphs are chosen by themselves.
+WITHOUT_EFFECT = (
+    *("use_cache", "cache_implementation", "logits_to_keep", "cache_config", "max_cache_len", "disable_compile"),
+    *("compile_config", "prefill_chunk_size", "low_memory"),
+)
+# Further fields of a generation config that do not change the tokens.
+IGNORED_FIELDS = (
+    *("transformers_version", "alignment_heads", "is_assistant", "trust_remote_code", "chat_format"),
+    *("max_window_size", "speculation_type"),
 )
 IGNORED_PREFIXES = ("_", "output_", "return_", "assistant_", "num_assistant_")
-# Options that are not supported, with the values that mean "unused".
-UNSUPPORTED_OPTIONS: dict[str, tuple[Any, ...]] = {
-    "penalty_alpha": (None, 0.0),
-    "guidance_scale": (None, 1.0),
-    "epsilon_cutoff": (0.0, None),
-    "eta_cutoff": (0.0, None),
-    "encoder_repetition_penalty": (1.0, None),
-    "encoder_no_repeat_ngram_size": (0, None),
-    "exponential_decay_length_penalty": (None,),
-    "sequence_bias": (None,),
-    "constraints": (None,),
-    "force_words_ids": (None,),
-    "forced_decoder_ids": (None, []),
-    "watermarking_config": (None,),
-    "token_healing": (False, None),
-    "dola_layers": (None,),
-    "top_h": (None,),
+# Options that are not supported (docs/decisions/0057): the values that mean "unused", and the nearest counterpart.
+REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
+    "penalty_alpha": ((None, 0.0), "do_sample=True with top_k or top_h"),
+    "dola_layers": ((None,), "logits_processor with scores of output_hidden_states"),
+    "constraints": ((None,), "prefix_allowed_tokens_fn"),
+    "force_words_ids": ((None,), "prefix_allowed_tokens_fn or sequence_bias"),
+    "forced_decoder_ids": ((None, []), "decoder_input_ids"),
+    "watermarking_config": ((None,), "logits_processor=[watermarking_config.construct_processor(vocab_size, device)]"),
+    "token_healing": ((None, False), "prefix_allowed_tokens_fn"),
+    "custom_generate": ((None,), "logits_processor and stopping_criteria"),
+    "synced_gpus": ((None, False), "one process per generate call"),
+    "assistant_tokenizer": ((None,), "an assistant_model with the same vocabulary"),
+    "decoder_inputs_embeds": ((None,), "decoder_input_ids"),
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class GenerationPlan(Settings):
-    """All options, resolved. Lengths count the prompt and the new tokens."""
-
-    prompt_length: int  # length of the prompt
-    max_length: int
-    min_length: int = 0
-    eos_ids: tuple[int, ...] = ()
-    pad_id: int = 0
-    num_beams: int = 1
-    num_beam_groups: int = 1
-    diversity_penalty: float = 0.0
-    num_return_sequences: int = 1
-    do_sample: bool = False
-    length_penalty: float = 1.0
-    early_stopping: bool | Literal["never"] = False
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    typical_p: float = 1.0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    no_repeat_ngram_size: int = 0
-    renormalize_logits: bool = False
-    remove_invalid_values: bool = False
-    bad_words: tuple[tuple[int, ...], ...] = ()
-    suppress: tuple[int, ...] = ()
-    begin_suppress: tuple[int, ...] = ()
-    forced_begin: int | None = None
-    forced_end: int | None = None
-    seeds: tuple[int, ...] | None = None  # one per row
-    num_assistant_tokens: int = 5  # draft tokens per step
-    prompt_lookup_num_tokens: int = 0  # draft tokens per step with prompt lookup; 0 disables it
-    max_matching_ngram_size: int = 2  # number of last tokens that are looked up
-    stop_strings: StopStrings | None = None  # strings that end a row
-    timestamps: TimestampRules | None = None  # rules for timestamp tokens
-    allowed_tokens_fn: Any = None  # (index of the prompt, ids so far) -> allowed ids
-    history: Any = field(default=None, compare=False, repr=False)  # prompt ids for processors, if padded
-
-    def check(self) -> None:
-        self._check_groups()
-        many = self.num_return_sequences
-        if not self.do_sample and many > self.num_beams:
-            raise InputError(f"num_return_sequences is {many}; it must be at most num_beams, {self.num_beams}.")
-        if self.max_length <= self.prompt_length:
-            raise InputError(
-                f"The prompt has {self.prompt_length} tokens and max_length is {self.max_length}, so no token is left"
-                " to generate; raise max_length."
-            )
-        if self.min_length > self.max_length:
-            raise InputError(f"The minimum length {self.min_length} is above max_length {self.max_length}.")
-
-    def _check_groups(self) -> None:
-        groups, beams, penalty = self.num_beam_groups, self.num_beams, self.diversity_penalty
-        if groups == 1 and penalty == 0:
-            return
-        if groups == 1 or penalty <= 0:
-            raise InputError(
-                f"num_beam_groups is {groups} and diversity_penalty {penalty}; beam groups need num_beam_groups"
-                " above 1 and diversity_penalty above 0."
-            )
-        if beams % groups:
-            raise InputError(f"num_beams is {beams}; it must be a multiple of num_beam_groups, {groups}.")
-        if self.do_sample:
-            raise InputError("num_beam_groups cannot be used with do_sample; leave one of them out.")
-
-
-# Options copied to the plan unchanged.
-PLAN_OPTIONS = (
-    "num_beams",
-    "num_beam_groups",
-    "diversity_penalty",
-    "num_return_sequences",
-    "do_sample",
-    "length_penalty",
-    "early_stopping",
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "typical_p",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "no_repeat_ngram_size",
-    "renormalize_logits",
-    "remove_invalid_values",
-    "num_assistant_tokens",
-    "prompt_lookup_num_tokens",
-    "max_matching_ngram_size",
-)
-# Options that hold token ids.
-IDS = (
-    *(*ID_SETTINGS, "bos_token_id", "forced_bos_token_id", "forced_eos_token_id"),
-    *("suppress_tokens", "begin_suppress_tokens"),
-)
-# Additional options for speech (speech.py), from the caller or a file; `temperature` may be a list there.
-SPEECH_OPTIONS = (
-    *("return_timestamps", "task", "language", "is_multilingual", "prompt_ids", "prompt_condition_type"),
-    *("condition_on_prev_tokens", "temperature", "compression_ratio_threshold", "logprob_threshold"),
-    *("no_speech_threshold", "no_timestamps_token_id", "max_initial_timestamp_index", "prev_sot_token_id"),
-    *("lang_to_id", "task_to_id", "forced_decoder_ids"),
-)
-# Options that are converted for the plan.
-OPTIONS = (
-    *IDS,
-    *("max_new_tokens", "max_length", "min_new_tokens", "min_length", "seed", "stop_strings", "tokenizer"),
-    *("bad_words_ids", "prefix_allowed_tokens_fn", "stamps"),
-)
 # Pairs of options for one thing. The caller may give only one of them; the first wins over the second, as in
 # transformers, even if the first comes from a file and the second from the caller.
 EXCLUSIVE_OPTIONS = (("max_new_tokens", "max_length"), ("min_new_tokens", "min_length"))
@@ -176,62 +233,90 @@ SAMPLING: dict[str, tuple[Any, ...]] = {
     "top_p": (1.0, None),
     "min_p": (0.0, None),
     "typical_p": (1.0, None),
+    "top_h": (None,),
+    "epsilon_cutoff": (0.0, None),
+    "eta_cutoff": (0.0, None),
     "seed": (None,),
 }
 
 
-def resolve(model: Model, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge the options: the caller's win over the generation config, which wins over the model's own config."""
-    known = (*OPTIONS, *PLAN_OPTIONS, *input_names(model), "use_cache", "assistant_model")
+def config_values(config: GenerationConfig | Mapping[str, Any] | None) -> dict[str, Any]:
+    """The values of the option `generation_config` that are set."""
+    values: Any = {} if config is None else getattr(config, "to_dict", lambda: config)()
+    if not isinstance(values, Mapping):
+        raise InputError(f"generation_config is {shown(config)}; it must be a mapping or have the method to_dict.")
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def check_known(model: Model, options: Mapping[str, Any], inputs: Collection[str]) -> None:
+    """Raise an error for options that are unknown or not supported."""
+    known = (*OPTIONS, *WITHOUT_EFFECT, *inputs)
     for name, value in options.items():
-        if name in UNSUPPORTED_OPTIONS:
-            if value not in UNSUPPORTED_OPTIONS[name]:
-                raise InputError(f"generate does not support {name}={value!r}; leave it out.")
+        if name in REFUSED:
+            unused, instead = REFUSED[name]
+            if not any(value is one or value == one for one in unused):
+                raise InputError(f"generate does not take {name}={shown(value)}; use {instead} instead.")
         elif name not in known:
-            raise InputError(f'generate has no option "{name}".{nearest(name, known)} Options: {", ".join(known)}.')
-    options = {
-        name: as_python(value) if name in (*OPTIONS, *PLAN_OPTIONS) else value for name, value in options.items()
-    }
-    check_options(model, options)
-    file = model_generation_config(model)
-    speech_names = SPEECH_OPTIONS if is_speech_model(model) else ()
-    check_file({name: value for name, value in file.items() if name not in (*options, *speech_names)})
-    from_file = {name: value for name, value in file.items() if value is not None}
-    given = {"top_k": TOP_K, **model_token_ids(model), **from_file, **options}
-    warn_outranked(from_file, options)
-    for name in IDS:
-        if name not in options and name in given:
-            given[name] = [token for token in as_ids(given[name], name) if 0 <= token < vocab_size(model)] or None
-    if not given.get("do_sample"):
-        given = {name: value for name, value in given.items() if name not in SAMPLING or name in options}
-    from_file = {name: value for name, value in given.items() if name not in options}
-    check_values(from_file, "Generation config: ")
-    check_forbidden(given, vocab_size(model))
-    return given
+            raise InputError(
+                f'generate of this {model.family} model takes no "{name}".{nearest(name, known)}'
+                " help(model.generate) lists all options."
+            )
 
 
-def check_forbidden(given: Mapping[str, Any], size: int) -> None:
-    """Check that the first step, which has its own forbidden tokens, has a token left."""
+def check_values(options: Mapping[str, Any], where: str = "", schema: Mapping[str, Any] = SCHEMA) -> None:
+    """Raise an error for the first option with an invalid value; None means unset."""
+    for name, value in options.items():
+        hint = schema.get(name)
+        if value is not None and hint is not None and not fits(value, hint):
+            raise InputError(f"{where}{name} is {shown(value)}; it must be {spell(hint)}.{HINTS.get(name, '')}")
+
+
+def check_exclusive(options: Mapping[str, Any]) -> None:
+    for one, other in EXCLUSIVE_OPTIONS:
+        if options.get(one) is not None and options.get(other) is not None:
+            raise InputError(f"{one} and {other} exclude one another; give one of them.")
+
+
+def check_ids(options: Mapping[str, Any], size: int) -> None:
+    """Raise an error for the caller's token ids outside of a vocabulary of this size."""
+    words = [token for word in as_id_lists(options.get("bad_words_ids")) for token in word]
+    biased = [token for word, _ in as_biases(options.get("sequence_bias")) for token in word]
+    given = {name: as_ids(options.get(name), name) for name in IDS}
+    for name, ids in {**given, "bad_words_ids": words, "sequence_bias": biased}.items():
+        wrong = [token for token in ids if not 0 <= token < size]
+        if wrong:
+            never = "; pass eos_token_id=None for no end token" if name == "eos_token_id" else ""
+            raise InputError(f"{name} holds {wrong[0]}, but the vocabulary has {size} tokens{never}.")
+
+
+def check_left(given: Mapping[str, Any], size: int) -> None:
+    """Raise an error if the options that forbid tokens leave none for the first step."""
     alone = [word[0] for word in as_id_lists(given.get("bad_words_ids")) if len(word) == 1]
-    never = {"suppress_tokens": as_ids(given.get("suppress_tokens")), "bad_words_ids": alone}
-    check_left({**never, "begin_suppress_tokens": as_ids(given.get("begin_suppress_tokens"))}, size)
+    names = ("suppress_tokens", "begin_suppress_tokens")
+    forbidden = {"bad_words_ids": alone, **{name: as_ids(given.get(name)) for name in names}}
+    if len(set().union(*forbidden.values())) >= size:
+        some = " and ".join(name for name in (*names, "bad_words_ids") if forbidden[name])
+        raise InputError(f"{some} forbid all {size:,} tokens of the vocabulary, so nothing can be generated.")
 
 
-def model_token_ids(model: Model) -> dict[str, Any]:
-    """Return the token ids from the model's config and its config.json (or the decoder's part of it)."""
-    settings, theirs = model.config.to_json(), model.origin.hf_config
-    own = {name: settings[ours] for name, ours in ID_SETTINGS.items() if ours in settings}
-    own |= {"bos_token_id": settings["begin"]} if "begin" in settings else {}
-    for config in (theirs.get("decoder"), theirs):
-        if isinstance(config, Mapping):
-            own.update({n: config[n] for n in (*ID_SETTINGS, "bos_token_id") if config.get(n) is not None})
-    return own
-
-
-def model_generation_config(model: Model) -> dict[str, Any]:
-    """Return the folder's generation config; older folders keep its fields in config.json."""
-    theirs = model.origin.hf_config
-    return model.origin.generation or {name: theirs[name] for name in (*OPTIONS, *PLAN_OPTIONS) if name in theirs}
+def check_file(file: Mapping[str, Any], known: Collection[str]) -> None:
+    """Raise an error for unsupported options in a generation config; warn about unknown ones."""
+    unknown = []
+    for name, value in file.items():
+        if name in (*known, *IGNORED_FIELDS, *WITHOUT_EFFECT) or name.startswith(IGNORED_PREFIXES):
+            continue
+        if name not in REFUSED:
+            unknown += [name] if value not in (None, False) else []
+        elif value not in REFUSED[name][0]:
+            raise InputError(
+                f"The generation config asks for {name}={shown(value)}, which is not supported; pass "
+                f"{name}={REFUSED[name][0][0]} to decode without it, or use {REFUSED[name][1]}."
+            )
+    if unknown:
+        warnings.warn(
+            f"The generation config has fields unknown to anyformer, which are ignored: {', '.join(unknown)}.",
+            stacklevel=2,
+        )
 
 
 def warn_outranked(file: Mapping[str, Any], options: Mapping[str, Any]) -> None:
@@ -243,90 +328,6 @@ def warn_outranked(file: Mapping[str, Any], options: Mapping[str, Any]) -> None:
                 f" wins (as in transformers). Pass {new}, or {new}=None to use {total}.",
                 stacklevel=2,
             )
-
-
-def vocab_size(model: Model) -> int:
-    head: Any = model.heads["language"]
-    size: int = head.config.vocab_size
-    return size
-
-
-def check_options(model: Model, options: Mapping[str, Any]) -> None:
-    """Check the caller's options before they are merged with the file's."""
-    check_values(options)
-    for one, other in EXCLUSIVE_OPTIONS:
-        if options.get(one) is not None and options.get(other) is not None:
-            raise InputError(f"{one} and {other} exclude one another; give one of them.")
-    size = vocab_size(model)
-    bad = [token for word in as_id_lists(options.get("bad_words_ids")) for token in word]
-    for name, ids in (*((name, as_ids(options.get(name), name)) for name in IDS), ("bad_words_ids", bad)):
-        wrong = [token for token in ids if not 0 <= token < size]
-        if wrong:
-            never = "; pass eos_token_id=None for no end token" if name == "eos_token_id" else ""
-            raise InputError(f"{name} holds {wrong[0]}, but the vocabulary has {size} tokens{never}.")
-
-
-def check_file(file: Mapping[str, Any]) -> None:
-    """Raise an error for unsupported options in a file; warn about unknown ones."""
-    unknown = []
-    for name, value in file.items():
-        if name in (*OPTIONS, *PLAN_OPTIONS, *IGNORED_OPTIONS) or name.startswith(IGNORED_PREFIXES):
-            continue
-        if name not in UNSUPPORTED_OPTIONS:
-            unknown += [name] if value not in (None, False) else []
-        elif value not in UNSUPPORTED_OPTIONS[name]:
-            raise InputError(
-                f"The generation config asks for {name}={value!r}, which is not supported; pass "
-                f"{name}={UNSUPPORTED_OPTIONS[name][0]} to decode without it."
-            )
-    if unknown:
-        warnings.warn(
-            f"The generation config has fields unknown to anyformer, which are ignored: {', '.join(unknown)}.",
-            stacklevel=2,
-        )
-
-
-def make_plan(model: Model, given: Mapping[str, Any], prompt: int, rows: int) -> GenerationPlan:
-    end = tuple(dict.fromkeys(as_ids(given.get("eos_token_id"))))
-    least = given.get("min_new_tokens") or given.get("min_length")
-    if (least or (given.get("num_beams") or 1) > 1) and len(end) >= vocab_size(model):  # no token could follow
-        raise InputError("eos_token_id holds the whole vocabulary; keep only the tokens that end a text.")
-    padding = given.get("pad_token_id")
-    plain = {name: given[name] for name in PLAN_OPTIONS if given.get(name) is not None}
-    plan = GenerationPlan(
-        **resolve_lengths(model, given, prompt),
-        eos_ids=end,
-        pad_id=(*as_ids(padding), *end, 0)[0],
-        bad_words=as_id_lists(given.get("bad_words_ids")),
-        suppress=as_ids(given.get("suppress_tokens")),
-        begin_suppress=as_ids(given.get("begin_suppress_tokens")),
-        forced_begin=_first(given.get("forced_bos_token_id")),
-        forced_end=_first(given.get("forced_eos_token_id")),
-        seeds=_seeds(given.get("seed"), rows),
-        stop_strings=make_stops(given.get("stop_strings"), given.get("tokenizer")),
-        allowed_tokens_fn=given.get("prefix_allowed_tokens_fn"),
-        timestamps=given.get("stamps"),
-        **plain,
-    )
-    idle = [name for name in SAMPLING if not plan.do_sample and given.get(name) not in SAMPLING[name]]
-    if idle:
-        raise InputError(
-            f"{idle[0]}={given[idle[0]]!r} is used only in sampling; pass do_sample=True too, or leave it out."
-        )
-    return plan
-
-
-def resolve_lengths(model: Model, given: Mapping[str, Any], prompt: int) -> dict[str, Any]:
-    """Return the lengths of a plan, counted with the prompt."""
-    max_length = given.get("max_length")
-    if given.get("max_new_tokens") is not None:
-        max_length = prompt + given["max_new_tokens"]
-    elif max_length is None:
-        table = model.config.to_json().get("max_length")  # number of positions
-        max_length = prompt + NEW_TOKENS if table is None else min(prompt + NEW_TOKENS, table)
-    min_new = given.get("min_new_tokens")
-    min_length = prompt + min_new if min_new is not None else given.get("min_length") or 0
-    return {"prompt_length": prompt, "max_length": max_length, "min_length": min_length}
 
 
 def as_ids(value: Any, name: str = "An option") -> tuple[int, ...]:
@@ -350,17 +351,48 @@ def as_id_lists(value: Any) -> tuple[tuple[int, ...], ...]:
     return tuple(as_ids(word, "bad_words_ids") for word in value)
 
 
+def as_biases(value: Any) -> tuple[tuple[tuple[int, ...], float], ...]:
+    """Return sequence_bias, a mapping or a list of pairs, as pairs of ids and the bias of the last of them."""
+    pairs = list(value.items()) if isinstance(value, Mapping) else as_python(value)
+    pairs = [] if pairs is None else pairs
+    if not isinstance(pairs, (list, tuple)) or not all(map(_is_bias, pairs)) or (value is not None and not pairs):
+        raise InputError(f"sequence_bias is {shown(value)}; it must be like {{(7,): 2.5, (8, 9): -5.0}}.")
+    return tuple({as_ids(ids, "sequence_bias"): float(bias) for ids, bias in pairs}.items())
+
+
+def _is_bias(pair: Any) -> bool:
+    ids, bias = pair if isinstance(pair, (list, tuple)) and len(pair) == 2 else ((), None)
+    return isinstance(ids, (list, tuple)) and len(ids) > 0 and fits(bias, float)
+
+
+def as_decay(value: Any) -> tuple[int, float] | None:
+    """Return exponential_decay_length_penalty: the number of tokens without it, and the factor of each further one."""
+    value = as_python(value)
+    if value is None:
+        return None
+    pair: Any = value if isinstance(value, (list, tuple)) and len(value) == 2 else (None, None)
+    if not fits(pair[0], Annotated[int, Range(0, _LENGTH)]) or not fits(pair[1], Annotated[float, Range(0, 1e6)]):
+        raise InputError(
+            f"exponential_decay_length_penalty is {shown(value)}; it must be (start, factor), such as (15, 1.6)."
+        )
+    return int(pair[0]), float(pair[1])
+
+
+def as_callables(value: Any, name: str) -> tuple[Any, ...]:
+    """Return logits_processor or stopping_criteria, a function or a list of them, as a tuple."""
+    several = value if isinstance(value, (list, tuple)) else [] if value is None else [value]
+    wrong = [one for one in several if not callable(one)]
+    if wrong:
+        raise InputError(f"{name} holds {shown(wrong[0])}; it must be a list of functions of (input_ids, scores).")
+    return tuple(several)
+
+
 def as_python(value: Any) -> Any:
     """Convert NumPy and PyTorch values to Python numbers and lists."""
     return value.tolist() if isinstance(value, (np.generic, np.ndarray, Tensor)) else value
 
 
-def _first(value: Any) -> int | None:
-    ids = as_ids(value)
-    return ids[0] if ids else None
-
-
-def _seeds(seed: Any, rows: int) -> tuple[int, ...] | None:
+def as_seeds(seed: Any, rows: int) -> tuple[int, ...] | None:
     """Return one seed per row, so that a row's tokens depend on its own seed only. A single seed is counted up."""
     if seed is None:
         return None

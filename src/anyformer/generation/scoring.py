@@ -2,6 +2,7 @@
 
 found = model.score(input_ids=question, continuations=[[12, 7], [12, 9, 3], [40]])     # one prompt, three answers
 found.tokens, found.totals      # log-probabilities [3, 3] and their sums [3]
+found.greedy                    # [3]: whether greedy search would generate the answer
 found.best()                    # [1]: index of each prompt's most probable answer, as in GPT-3's multiple choice
 """
 
@@ -20,8 +21,9 @@ from anyformer.errors import InputError
 from anyformer.forward_context import IGNORED, check_labels
 from anyformer.generation.cache_marks import clone
 from anyformer.generation.engine import prefill
-from anyformer.generation.options import as_python, vocab_size
-from anyformer.generation.prompt import decoding_stage, encoder_decoder_prompt
+from anyformer.generation.options import as_python
+from anyformer.generation.plan import vocab_size
+from anyformer.generation.requests import decoding_stage, encoder_decoder_prompt
 
 if TYPE_CHECKING:  # model.py imports this package
     from anyformer.model import Model
@@ -36,6 +38,7 @@ class ContinuationScores:
     tokens: Tensor  # [N, n]: the log-probability of each token; 0 for padding
     lengths: Tensor  # [N]
     counts: tuple[int, ...]  # number of continuations of each prompt
+    greedy: Tensor  # [N]: whether every token is the most probable one, so that greedy search would return it
 
     @property
     def totals(self) -> Tensor:
@@ -96,7 +99,8 @@ def score(
         own = clone(state) if at + size < len(rows) else state
         own.reorder(owners[here])
         parts.append(score_rows(model, own, scores[owners[here]], ids[here], real[here]))
-    return ContinuationScores(torch.cat(parts), real.sum(dim=1), counts)
+    logs, best = (torch.cat(several) for several in zip(*parts, strict=True))
+    return ContinuationScores(logs, real.sum(dim=1), counts, best.all(dim=1))
 
 
 def by_prompt(continuations: Continuations, prompts: int) -> tuple[list[list[int]], tuple[int, ...]]:
@@ -142,14 +146,19 @@ def pad_rows(rows: list[list[int]], device: torch.device) -> tuple[Tensor, Tenso
     return ids.to(device), real.to(device)
 
 
-def score_rows(model: Model, state: Cache, first: Tensor, ids: Tensor, real: Tensor) -> Tensor:
-    """Log-probabilities [R, n]; `first` [R, V] holds the scores after the prompt, where the cache ends."""
-    parts = [log_probability(first[:, None], ids[:, :1])]
+def score_rows(model: Model, state: Cache, first: Tensor, ids: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
+    """Log-probabilities [R, n], and whether each token is the most probable one, as which padding counts; `first`
+    [R, V] holds the scores after the prompt, where the cache ends.
+    """
+    tables = [first[:, None]]
     if ids.shape[1] > 1:
         name, mask_name = decoding_stage(model).names[:2]
-        read = {name: ids[:, :-1], mask_name: real[:, :-1]}
-        parts.append(log_probability(model(**read, past_key_values=state).logits, ids[:, 1:]))
-    return torch.cat(parts, dim=1).masked_fill(~real, 0.0)
+        tables.append(model(**{name: ids[:, :-1], mask_name: real[:, :-1]}, past_key_values=state).logits)
+    logs = [
+        log_probability(table, part) for table, part in zip(tables, ids.split([1, ids.shape[1] - 1], 1), strict=False)
+    ]
+    best = torch.cat([table.argmax(dim=-1) for table in tables], dim=1)
+    return torch.cat(logs, dim=1).masked_fill(~real, 0.0), (best == ids) | ~real
 
 
 def log_probability(scores: Tensor, ids: Tensor) -> Tensor:

@@ -24,14 +24,9 @@ from torch import Tensor
 from anyformer.errors import InputError
 from anyformer.forward_context import Output
 from anyformer.generation.observer import OUTPUT_FLAGS, pop_output_flags
-from anyformer.generation.options import vocab_size
-from anyformer.generation.speech_prompt import (
-    SpeechOptions,
-    cut_window,
-    decoder_prompts,
-    read_speech_options,
-    window_frames,
-)
+from anyformer.generation.options import config_values
+from anyformer.generation.plan import first_window, vocab_size
+from anyformer.generation.speech_prompt import SpeechOptions, cut_window, decoder_prompts, read_speech_options
 from anyformer.generation.timestamps import TimestampRules
 
 if TYPE_CHECKING:  # model.py imports this package
@@ -53,13 +48,13 @@ class AudioRow:
     condition_on_prev_tokens: bool = False
 
 
-def generate(model: Model, args: tuple[Tensor, ...], options: dict[str, Any]) -> Tensor | Output:
+def generate(model: Model, options: dict[str, Any]) -> Tensor | Output:
     """Transcribe `input_features` [B, mels, frames] of any length; `attention_mask` [B, frames] gives their lengths."""
-    features, mask = _take_features(args, options)
+    features, mask = _take_features(options)
     begun = _take_begun(options, len(features))
     shown = {name: options.pop(name) for name in OUTPUT_FLAGS if name in options}
     wants_more = pop_output_flags(dict(shown)) is not None
-    window = window_frames(model)
+    window = first_window(model)
     assert window is not None
     speech = read_speech_options(model, options, features.shape[2] > window)
     wants_segments = options.pop("return_segments", False)
@@ -84,8 +79,8 @@ def generate(model: Model, args: tuple[Tensor, ...], options: dict[str, Any]) ->
     return _report(rows, speech, features.device, wants_segments or wants_more)
 
 
-def _take_features(args: tuple[Tensor, ...], options: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
-    given = [*args, *(options.pop(name) for name in ("inputs", "input_features") if options.get(name) is not None)]
+def _take_features(options: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
+    given = [options.pop(name) for name in ("inputs", "input_features") if options.get(name) is not None]
     if len(given) != 1 or not isinstance(given[0], Tensor) or given[0].dim() != 3:
         raise InputError("generate needs input_features of shape [batch, mels, frames], once.")
     return given[0], options.pop("attention_mask", None)
@@ -283,7 +278,8 @@ class SpeechGenerator:
 
     def lengths(self, prompt: int) -> dict[str, int]:
         """Return the length limit: the requested number of tokens beyond the prompt, up to the model's positions."""
-        options, file, room = self.options, self.model.origin.generation, self.speech.max_prompt
+        options, room = self.options, self.speech.max_prompt
+        file = {**self.model.origin.generation, **config_values(options.get("generation_config"))}
         asked = options.get("max_length")
         if options.get("max_new_tokens", file.get("max_new_tokens")) is not None:
             return {}

@@ -14,18 +14,11 @@ from torch import Tensor
 
 from anyformer.config import Settings
 from anyformer.errors import InputError, nearest
-from anyformer.generation.limits import SPEECH_SCHEMA, check_values
-from anyformer.generation.options import SPEECH_OPTIONS, as_ids
+from anyformer.generation.options import SPEECH_OPTIONS, SPEECH_SCHEMA, as_ids, check_values, config_values
+from anyformer.generation.plan import first_window
 
 if TYPE_CHECKING:  # model.py imports this package
     from anyformer.model import Model
-
-
-def window_frames(model: Model) -> int | None:
-    """Number of audio frames per window; None if the model has no audio input."""
-    encoder: Any = next(iter(model.stages.values()))
-    window: int | None = encoder.inputs.window
-    return window
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +66,7 @@ class SpeechOptions(Settings):
 
 def read_speech_options(model: Model, options: dict[str, Any], long: bool) -> SpeechOptions:
     """Pop the speech options and merge them with the generation config."""
-    file = model.origin.generation
+    file = {**model.origin.generation, **config_values(options.get("generation_config"))}
     given = {name: options.pop(name, None) for name in SPEECH_OPTIONS}
     if long and given["return_timestamps"] is False:
         raise InputError("Audio longer than one window needs return_timestamps=True to find the next window.")
@@ -176,7 +169,7 @@ def language_id(language: str, known: Mapping[str, int]) -> int:
 
 def detect_language(model: Model, features: Tensor, options: SpeechOptions) -> list[int]:
     """The most probable language of each row's first window."""
-    window = window_frames(model)
+    window = first_window(model)
     assert window is not None
     start = torch.full((len(features), 1), options.decoder_start, device=features.device)
     scores = model(input_features=cut_window(features, 0, window, window), decoder_input_ids=start).logits[:, -1]

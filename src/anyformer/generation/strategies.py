@@ -6,6 +6,7 @@ old row that each continues (None: its own), so that the engine can reorder its 
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,8 +14,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from anyformer.generation.logits_processors import Processor, make_processors, renormalize, sampling_processors
-from anyformer.generation.options import GenerationPlan
+from anyformer.generation.logits_processors import (
+    CallersProcessor,
+    Processor,
+    make_processors,
+    meets_criteria,
+    renormalize,
+    repeat_to,
+    sampling_processors,
+)
+from anyformer.generation.options import StoppingCriterion
+from anyformer.generation.plan import GenerationPlan
 from anyformer.generation.ranking import best_logs, can_rank, exact, gumbel, largest, pick, top
 
 
@@ -42,6 +52,8 @@ def check_every(device: torch.device) -> int:
 # Options that forbid tokens: name -> field of the plan.
 FORBIDDING = {
     "no_repeat_ngram_size": "no_repeat_ngram_size",
+    "encoder_no_repeat_ngram_size": "encoder_no_repeat_ngram_size",
+    "logits_processor": "processors",
     "bad_words_ids": "bad_words",
     "prefix_allowed_tokens_fn": "allowed_tokens_fn",
     "suppress_tokens": "suppress",
@@ -62,6 +74,16 @@ def warn_stuck(plan: GenerationPlan, rows: Sequence[int]) -> None:
     )
 
 
+class TimeLimit:
+    """Stopping criterion of `max_time`, in seconds from now on."""
+
+    def __init__(self, seconds: float) -> None:
+        self.end = time.monotonic() + seconds
+
+    def __call__(self, ids: Tensor, scores: object) -> bool:
+        return time.monotonic() > self.end
+
+
 class Strategy:
     """Base class of searches: rows so far, logits processors and end tokens."""
 
@@ -69,21 +91,36 @@ class Strategy:
     observed = False  # whether an observer or a stream needs every step
     processed: Tensor  # the scores [R, V] after logits processors, by which the last tokens were chosen
     speculation: SpeculationStats | None = None  # statistics of the draft, if there was one
+    shown: list[Tensor] | None = None  # `processed` of all steps, for the caller's stopping criteria
 
     def __init__(self, plan: GenerationPlan, prompt: Tensor) -> None:
         self.plan = plan
         self.stops = plan.stop_strings
+        limits = [] if plan.max_time is None else [TimeLimit(plan.max_time)]
+        self.criteria: list[StoppingCriterion] = [*plan.criteria, *limits]
         self.processors: list[Processor] = make_processors(plan)
         self.end = torch.tensor(plan.eos_ids, dtype=torch.long, device=prompt.device)
-        self.every = check_every(prompt.device)
+        self.every = 1 if self.criteria else check_every(prompt.device)
+
+    @property
+    def plain(self) -> bool:
+        """Whether the scores alone decide, so that a CUDA graph can choose the tokens itself."""
+        return not self.processors and not self.observed and self.stops is None and not self.criteria
 
     def apply(self, rules: list[Processor], scores: Tensor, history: Tensor) -> Tensor:
+        given = history
         if rules and self.plan.history is not None:  # padding is not part of the history
-            prompt = self.plan.history.repeat_interleave(len(history) // len(self.plan.history), dim=0)
+            prompt = repeat_to(self.plan.history, len(history))
             history = torch.cat([prompt, history[:, prompt.shape[1] :]], dim=1)
         for rule in rules:
-            scores = rule(scores, history)
+            scores = rule(scores, given if isinstance(rule, CallersProcessor) else history)
         return scores
+
+    def show(self, scores: Tensor) -> None:
+        """Keep the scores that tokens are chosen by."""
+        self.processed = scores
+        if self.shown is not None:
+            self.shown.append(scores.clone())
 
     def advance(self, scores: Tensor) -> tuple[Tensor, Tensor | None]:
         raise TypeError("a strategy must define advance")
@@ -124,12 +161,11 @@ class SingleSequence(Strategy):
         return pick(chosen, chosen) if self.processors else largest(chosen)
 
     def show(self, scores: Tensor) -> None:
-        """Keep the scores that a token is chosen by. Only observers need them normalized."""
-        again = self.observed and self.plan.renormalize_logits
-        self.processed = renormalize(scores, scores) if again else scores
+        """Keep the scores that tokens are chosen by. Only observers need them normalized."""
+        super().show(renormalize(scores, scores) if self.observed and self.plan.renormalize_logits else scores)
 
     def advance(self, scores: Tensor) -> tuple[Tensor, Tensor | None]:
-        history = self.history if self.processors or self.plan.do_sample else self.columns[0]
+        history = self.history if self.processors or self.plan.do_sample or self.criteria else self.columns[0]
         return self.append(self.next_token(scores, history)), None
 
     def append(self, token: Tensor) -> Tensor:
@@ -137,13 +173,16 @@ class SingleSequence(Strategy):
         if self.processors:
             self.stuck = self.stuck | ((token < 0) & ~self.finished)
             self.finished = self.finished | self.stuck
-        token = token.masked_fill(self.finished, self.plan.pad_id)
+        pads = len(self.end) > 0 or not self.criteria  # as in transformers, where only end tokens bring padding
+        token = token.masked_fill(self.finished if pads else self.stuck, self.plan.pad_id)
         self.columns.append(token[:, None])
         self.lengths += ~self.finished
         self.finished = self.finished | torch.isin(token, self.end)
         if self.stops is not None and self.read is not None:
             stopped, self.read = self.stops.step(self.read, token)
             self.finished = self.finished | stopped
+        if self.criteria:
+            self.finished = self.finished | meets_criteria(self.criteria, self.history, self.shown)
         length = self.plan.prompt_length + len(self.columns) - 1
         full = length >= self.plan.max_length
         self.done = full or (len(self.columns) % self.every == 0 and bool(self.finished.all()))
@@ -158,11 +197,6 @@ class SingleSequence(Strategy):
 
 class Greedy(SingleSequence):
     """The most probable token at each step."""
-
-    @property
-    def plain(self) -> bool:
-        """Whether the scores alone decide, so that a CUDA graph can choose the tokens itself."""
-        return not self.processors and not self.observed and self.stops is None
 
     def extend(self, tokens: Tensor) -> None:
         """Append several tokens at once [R, n]; those after an end token are dropped."""
@@ -244,9 +278,7 @@ class BeamSearch(Strategy):
 
     @property
     def plain(self) -> bool:
-        """Whether the scores alone decide, so that a CUDA graph can choose the tokens itself."""
-        alone = not self.observed and self.stops is None
-        return alone and not self.processors and not self.plan.do_sample and self.groups == 1
+        return super().plain and not self.plan.do_sample and self.groups == 1
 
     def advance(self, scores: Tensor) -> tuple[Tensor, Tensor | None]:
         first = scores.shape[0] == self.prompts
@@ -266,6 +298,9 @@ class BeamSearch(Strategy):
         if self.stops is not None and self.read is not None:
             stopped, read = self.stops.step(self.read.gather(1, source), token)
             stops = stops | stopped
+        if self.criteria:
+            ids = sequences[..., : self.length + 1].flatten(0, 1)
+            stops = stops | meets_criteria(self.criteria, ids, self.shown).view_as(stops)
         self._collect(sequences, best, stops)
         running, order = (best + stops * NEG_INF).topk(self.beams)
         self.scores.copy_(running)
@@ -298,7 +333,8 @@ class BeamSearch(Strategy):
             return self._best(*best_logs(scores, k))
         logs = self.logs = torch.log_softmax(scores.float(), -1, out=self.logs)  # reuses one buffer
         history = self.running[..., : self.length].flatten(0, 1)
-        self.processed = logs = self.apply([*self.processors, *self.limits], logs, history)
+        logs = self.apply([*self.processors, *self.limits], logs, history)
+        self.show(logs)
         if not self.plan.do_sample and self.groups == 1:
             return self._best(*top(logs, k))
         total = (logs.view(self.batch, self.beams, -1) + self.scores[..., None]).flatten(1)  # [B, beams·V]

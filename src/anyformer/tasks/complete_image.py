@@ -247,7 +247,7 @@ class CompleteImage(PictureTask[ImageInput | tuple[str, ImageInput], Completion]
     def _write(self, batch: Batch, n: int, chosen: CompleteImageOptions) -> Tensor:
         """[images, samples, length]. Each row draws from dice of its own, so that neighbors do not change it."""
         many, before = chosen.num_samples, self.text_length or 1
-        made = self.model.generate(
+        made: Any = self.model.generate(
             input_ids=batch["ids"][:, : before + n].repeat_interleave(many, dim=0),
             max_new_tokens=self.codes.length - n,
             do_sample=True,

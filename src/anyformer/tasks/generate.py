@@ -22,7 +22,7 @@ from torch import Tensor
 from anyformer.core.cache import Cache
 from anyformer.errors import InputError
 from anyformer.generation.engine import stream
-from anyformer.generation.prompt import decoding_stage
+from anyformer.generation.requests import decoding_stage
 from anyformer.model import Model
 from anyformer.tasks.answers import Answer
 from anyformer.tasks.chat import Chat
@@ -163,7 +163,7 @@ class TextGenerator:
             raise InputError(
                 "generate returns one answer for each text; for several, use model.generate with num_return_sequences."
             )
-        out = self.model.generate(**batch, **options, return_dict_in_generate=True)
+        out: Any = self.model.generate(**{**batch, **options}, return_dict_in_generate=True)
         prompt = batch["input_ids"].shape[1]
         answers = []
         for row, (text, length) in enumerate(zip(request.prompts, out.lengths.tolist(), strict=True)):

@@ -40,7 +40,7 @@ def generated(
     table = next((name for name in TABLES if options.get(name)), None)
     if table is not None:
         raise InputError(f"A task's answer has no {table}; use logprobs=True, or call model.generate.")
-    out = model.generate(**batch, **{**options, "num_return_sequences": many})  # whatever the folder's file says
+    out = model.generate(**{**batch, **options, "num_return_sequences": many})  # whatever the folder's file says
     out = out if isinstance(out, Output) else Output(sequences=out)
     rows = [_row(out, row, start, ends) for row in range(len(out.sequences))]
     if "attention_mask" in batch:  # a source alone, without its padding

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from anyformer.generation.options import model_generation_config
+from anyformer.generation.plan import model_generation_config
 from anyformer.metrics.text_generation import rouge
 from anyformer.tasks.base import Column, Metrics
 from anyformer.tasks.translate import SequenceToSequenceOptions, Translate

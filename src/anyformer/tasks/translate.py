@@ -26,7 +26,7 @@ from anyformer.data.rows import Rows
 from anyformer.data.tables.formats import Row
 from anyformer.errors import ConfigError, DataError, FolderError, InputError
 from anyformer.forward_context import IGNORED
-from anyformer.generation.options import model_generation_config
+from anyformer.generation.plan import model_generation_config
 from anyformer.heads.cross_entropy import token_loss
 from anyformer.metrics.language import perplexity
 from anyformer.metrics.text_generation import bleu, by_length, has_sacrebleu

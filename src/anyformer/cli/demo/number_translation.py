@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -210,7 +211,8 @@ def make_model(settings: DemoSettings, vocab_size: int) -> Model:
 
 def translate(model: Model, tokenizer: Tokenizer, english: list[str]) -> list[str]:
     """Translate English number words to German."""
-    ids = model.generate(**tokenizer([split_english(text) for text in english]))
+    batch: dict[str, Any] = {**tokenizer([split_english(text) for text in english])}
+    ids: Any = model.generate(**batch)
     return [join_german(tokenizer.decode(row)) for row in ids]
 
 

@@ -17,8 +17,11 @@ from anyformer.explorer.request import ViewRequest
 from anyformer.explorer.timeouts import Deadline
 from anyformer.explorer.trace import watched
 from anyformer.explorer.views.heads import place
-from anyformer.generation.engine import decode_loop, decode_step, decoding_stage, prefill, start_decoding
+from anyformer.forward_context import Output
+from anyformer.generation.engine import decode_loop, decode_step, prefill, start_decoding
 from anyformer.generation.logits_processors import keep_top_k, keep_top_p
+from anyformer.generation.observer import OutputFlags
+from anyformer.generation.requests import decoding_stage
 from anyformer.generation.strategies import BeamSearch, make_strategy
 from anyformer.heads.language import LanguageHead
 
@@ -218,7 +221,10 @@ class _Tree:
 
     def __init__(self) -> None:
         self.levels: list[list[dict[str, Any]]] = []
-        self.scores = torch.zeros(1)
+        self.scores, self.flags = torch.zeros(1), OutputFlags()
+
+    def collect(self, out: Output) -> None:
+        """Do nothing: the search alone is shown."""
 
     def record(self, scores: Tensor, strategy: BeamSearch, tokens: Tensor) -> None:
         source, token, order = (one[0].tolist() for one in strategy.considered)
@@ -243,13 +249,13 @@ def beam_tree(loaded: LoadedModel, request: ViewRequest, deadline: Deadline) -> 
     options = {"num_beams": request.beams, "max_new_tokens": request.steps, "do_sample": False, **loaded.end_options()}
     tree = _Tree()
     with watched(model, None, [], deadline), ablate_heads(model, request.ablate):
-        start = start_decoding(model, (), {**batch, **options})
-        strategy = make_strategy(start.plan, start.prompt)
+        start = start_decoding(model, {**batch, **options})
+        strategy = make_strategy(start.request.plan, start.request.prompt)
         assert isinstance(strategy, BeamSearch)
         strategy.observed = True
         for _ in decode_loop(model, start, strategy, cast("Any", tree)):
             deadline.check()
-    result = strategy.result()[0, start.plan.prompt_length :].tolist()
+    result = strategy.result()[0, strategy.plan.prompt_length :].tolist()
     best = float(strategy.end_scores.gather(1, strategy.returned()).flatten()[0])
     for level in tree.levels:
         for one, word in zip(

@@ -168,7 +168,7 @@ def test_which_continuation_is_the_greedy_one(family: str, request: pytest.Fixtu
     """What `generate` of transformers returns is; with its last or first token changed, it is not."""
     theirs, ours = request.getfixturevalue(family)
     ids = prompts(3)
-    made = theirs.generate(ids, max_new_tokens=4, eos_token_id=None, do_sample=False, num_beams=1)[:, -4:].tolist()
+    made = theirs.generate(ids, max_new_tokens=6, eos_token_id=None, do_sample=False, num_beams=1)[:, -6:-2].tolist()
     rows = [[row, row[:2], [*row[:3], row[3] - 1], [row[0] - 1, *row[1:]]] for row in made]
     found = ours.score(input_ids=ids, continuations=rows, batch_size=5)
     assert found.greedy.tolist() == [True, True, False, False] * 3

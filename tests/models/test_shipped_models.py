@@ -147,6 +147,31 @@ def test_opinions_names_and_answers() -> None:
     assert str(answer) == "Amanda"
 
 
+def test_questions_may_have_no_answer() -> None:
+    """Of a text that answers one of two questions; the card has the rates, and questions that it still gets wrong."""
+    town = "The town lies on the coast."
+    prize = "Albert Einstein was born in Ulm in 1879 and won the Nobel Prize in Physics in 1921."
+    asked = (("Where does the town lie?", town), ("Who is the mayor?", town), ("Where was he born?", prize))
+    said = [str(one) for one in ask("questions", *asked, ("Who did Einstein marry?", prize))]
+    assert said[1::2] == ["no answer"] * 2 and said[2] == "Ulm" and "coast" in said[0]
+
+
+def test_probabilities_are_calibrated_and_doubts_are_said() -> None:
+    """The temperatures and limits of the cards are in force; neither changes which answer is the best."""
+    for name, thing, limit in (
+        ("sentiment", "It could hardly have been better.", 0.75),
+        ("paraphrase", ("The minister resigned on Tuesday.", "The minister opened a school on Tuesday."), 0.7),
+    ):
+        (answer,) = ask(name, thing)
+        plain = af.task(pretrained.find(name).task, name, temperature=1.0, unsure_below=0.0)(thing)  # type: ignore[union-attr]
+        assert answer.unsure and answer.score < limit and "unsure" in str(answer) and answer.score < plain.score
+        assert answer.label == plain.label and not plain.unsure
+    (tagged,) = ask("entities", "Grace Hopper worked for Remington Rand in Philadelphia.")
+    assert [one.unsure for one in tagged.entities if one.label == "PER"] == [False]
+    assert all(one.unsure == (one.score < 0.7) for one in tagged.entities)
+    assert str(*ask("entities", "The cat sat on the mat.")) == "The cat sat on the mat."  # no entity: no tags
+
+
 def test_two_sentences_that_say_the_same() -> None:
     same = (
         "The company said its profit fell by a third last year.",

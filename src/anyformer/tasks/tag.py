@@ -67,7 +67,7 @@ class TaggedText(Answer):
     spans: tuple[tuple[int, int], ...] = field(default=(), repr=False)
 
     def __str__(self) -> str:
-        if self.words and not chunked(self.tags):
+        if set(self.tags) - {"O"} and not chunked(self.tags):
             return " ".join(f"{word}/{tag}" for word, tag in zip(self.words, self.tags, strict=True))
         return "".join(f"[{part}: {label}]" if label else part for part, label in self.parts(unsure=", unsure"))
 

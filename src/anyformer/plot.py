@@ -77,7 +77,7 @@ def temperature(
     from matplotlib.figure import Figure
 
     check_arguments(path, scores=scores, labels=labels, temperatures=temperatures)
-    values = scores.detach().double().cpu()
+    values = scores.detach().cpu().double()
     if tuple(values.shape) != (len(labels),) or not temperatures or min(temperatures) <= 0:
         raise InputError(
             f"scores has shape {list(values.shape)} for {len(labels)} labels, and temperatures is {list(temperatures)};"

@@ -1,4 +1,4 @@
-"""Host copies of GPU values, to read them without synchronization, and passes that must not read any."""
+"""What the host and the device know of each other: copies of values, passes that must read none, number types."""
 
 from __future__ import annotations
 
@@ -32,6 +32,14 @@ def to_device(x: Tensor, device: torch.device) -> Tensor:
     if device.type != "cuda" or x.is_cuda:
         return x.to(device)
     return remember_host_copy(x.pin_memory().to(device, non_blocking=True), x)
+
+
+NO_FLOAT64 = {"mps"}  # kinds of devices that have no float64
+
+
+def widest(device: torch.device) -> torch.dtype:
+    """The most precise floating-point type of the device: float64, on Apple's GPUs float32."""
+    return torch.float32 if device.type in NO_FLOAT64 else torch.float64
 
 
 _NO_SYNC = [False]

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from anyformer.core.host import is_capturing
+from anyformer.core.host import is_capturing, widest
 from anyformer.core.linear import Linear
 from anyformer.core.rope import RopeConfig
 from anyformer.core.tokens import Tokens
@@ -31,15 +31,16 @@ def sinusoids(
     d_model: int,
     layout: SinusoidLayout = "interleaved",
     base: float = 10_000.0,
-    dtype: torch.dtype = torch.float64,
+    dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """sin and cos of position / base^(2i/d), i from 0 (Vaswani et al. 2017, §3.5), computed in `dtype`.
+    """sin and cos of position / base^(2i/d), i from 0 (Vaswani et al. 2017, §3.5), computed in `dtype` (None: the
+    widest that the device has).
 
     "interleaved": sin and cos alternate, as in the paper. "halves": first all sines, then all cosines; the
     same up to a fixed reordering of the features. "stretched": as "halves", with the lowest frequency at exactly
     1 / base, as in the authors' code.
     """
-    dtype = torch.float32 if positions.device.type == "mps" else dtype  # Apple's GPUs have no float64
+    dtype = widest(positions.device) if dtype is None else dtype
     last = d_model - 2 if layout == "stretched" else d_model
     wavelengths = base ** (torch.arange(0, d_model, 2, dtype=dtype, device=positions.device) / last)
     return sin_and_cos(positions.to(dtype).unsqueeze(-1) / wavelengths, layout)[..., :d_model]
@@ -543,6 +544,8 @@ class RelativeXL(BiasedPositions):
         self, query: Tensor, key: Tensor, offset: int, scale: float, grid: tuple[int, ...] | None = None
     ) -> Tensor:
         n_heads, n_query, n_key = query.shape[1], query.shape[2], key.shape[2]
+        if not n_query:
+            return query.new_zeros(1, 1, 0, n_key)
         far = torch.arange(offset + n_query - 1, offset - n_key, -1, device=query.device)  # every query - key
         codes = sinusoids(far, self.d_model, "halves").to(query.dtype) @ self.weight.T
         codes = codes.view(len(far), n_heads, -1).transpose(0, 1)  # [H, distances, d_head]

@@ -18,7 +18,7 @@ QUERIES = 256  # maximum queries for entropy and distance
 
 def pack(values: Tensor) -> dict[str, Any]:
     """Quantize a tensor to 16 bits between its minimum and maximum (error below 1/130,000 of the range)."""
-    values = values.detach().double().cpu()
+    values = values.detach().cpu().double()
     low, high = (float(values.min()), float(values.max())) if values.numel() else (0.0, 0.0)
     span = high - low
     scaled = (values - low) / span * LEVELS if span > 0 else torch.zeros_like(values)
@@ -34,7 +34,7 @@ def numbers(values: Tensor, digits: int = 6) -> Any:
             return [plain(one) for one in value]
         return float(f"{value:.{digits}g}") if math.isfinite(value) else None
 
-    return plain(values.detach().double().cpu().tolist())
+    return plain(values.detach().cpu().double().tolist())
 
 
 def pooled(weights: Tensor, side: int) -> Tensor:

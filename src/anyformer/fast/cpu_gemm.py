@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,7 +36,7 @@ class PackedWeight(Copy):
 
     def __call__(self, x: Tensor, bias: Tensor | None, activation: str | None = None) -> Tensor:
         name, way = EPILOGUES[activation]
-        result: Tensor = _packed_product(x, self.layout, bias, name, [], way)
+        result: Tensor = _operator("mkldnn", "_linear_pointwise")(x, self.layout, bias, name, [], way)
         return result
 
 
@@ -78,13 +80,17 @@ class Int8Weight:
     def _multiply(self, x: Tensor, step: float) -> Tensor:
         """Multiply with x rounded to whole steps, which are stored as unsigned integers from `levels` + 1."""
         with _plain():
-            result: Tensor = _whole_product(x, step, self.levels + 1, self.matrix)
+            product = _operator("quantized", "linear_with_input_q_dq_qweight_dq_output_fp32")
+            result: Tensor = product(x, step, self.levels + 1, self.matrix)
         return result
 
 
-# The operators are looked up once: a lookup at every call costs as much as a small product.
-_whole_product = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default._op
-_packed_product = torch.ops.mkldnn._linear_pointwise.default._op
+@cache
+def _operator(package: str, name: str) -> Any:
+    """One of PyTorch's operators. It is looked up once, since that costs as much as a small product, and not before it
+    is needed, since some builds do not have it."""
+    return getattr(getattr(torch.ops, package), name).default._op
+
 
 # Without it, every call looks up a missing method of the packed matrix, and the exception costs more than the product.
 _plain = torch._C.DisableTorchFunctionSubclass

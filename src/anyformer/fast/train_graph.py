@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anyformer.core.host import no_host_sync
+from anyformer.core.host import no_host_sync, widest
 from anyformer.core.stack import Stack
 from anyformer.errors import ConfigError
 from anyformer.fast.host_sync import detect_host_syncs
@@ -121,7 +121,7 @@ class CapturedStep:
 
     def __init__(self, batch: DeviceBatch, device: torch.device, filling: PaddingPlan = EXACT) -> None:
         self.fills = filling.pad_values
-        counts = torch.zeros(2, dtype=torch.float64, device=device)
+        counts = torch.zeros(2, dtype=widest(device), device=device)
         self.inputs = replace(batch, rows=(), batch=filling.room(batch.batch), device_counts=counts)
         self.graph: Any = None
         self.taken: StepResult | None = None

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from anyformer.core.host import widest
 from anyformer.generation.logits_processors import (
     CallersProcessor,
     Processor,
@@ -272,7 +273,7 @@ class BeamSearch(Strategy):
         self.first_row = torch.arange(batch, device=device)[:, None] * beams
         self.first = torch.arange(self.keep, device=device) < beams
         new = (torch.arange(plan.max_length + 1, device=device) - plan.prompt_length).clamp(min=1)
-        self.divisors = (new.double() ** plan.length_penalty).float()  # by length
+        self.divisors = (new.to(widest(device)) ** plan.length_penalty).float()  # by length
         self.logs = torch.empty(0, device=device)
         self.read = self.stops.begin(prompt)[:, None].expand(-1, beams) if self.stops is not None else None
 
@@ -405,7 +406,7 @@ class BeamSearch(Strategy):
     def returned(self) -> Tensor:
         """Return the indices of the returned sequences, best first: [prompts, num_return_sequences]."""
         below = self.stuck + 2.0 * (self.end_lengths == 0)  # order: finished, stuck, unused
-        scores = (self.end_scores.double() + NEG_INF * below).view(self.prompts, -1)
+        scores = (self.end_scores.to(widest(self.end_scores.device)) + NEG_INF * below).view(self.prompts, -1)
         return scores.sort(dim=1, descending=True, stable=True).indices[:, : self.plan.num_return_sequences]
 
     def result(self) -> Tensor:

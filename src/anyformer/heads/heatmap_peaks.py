@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from anyformer.core.host import widest
+
 KERNEL = 11  # size of the smoothing kernel, in cells
 WIDTH = 0.8  # standard deviation of the kernel
 LOWEST, HIGHEST = 0.001, 50.0  # the map is clamped to these bounds before the logarithm
@@ -53,6 +55,7 @@ def _offset(maps: Tensor, top: Tensor) -> Tensor:
     yy = at(0, 1) - 2 * here + at(0, -1)
     xy = (at(1, 1) - at(1, 0) - at(0, 1) + 2 * here - at(-1, 0) - at(0, -1) + at(-1, -1)) / 2
     curve = torch.stack([xx, xy, xy, yy], dim=-1).unflatten(-1, (2, 2))
-    curve = curve.double() + torch.finfo(torch.float32).eps * torch.eye(2, device=maps.device, dtype=torch.float64)
-    step = torch.linalg.solve_ex(curve, slope.double().unsqueeze(-1))[0].squeeze(-1)
+    wide = widest(maps.device)
+    curve = curve.to(wide) + torch.finfo(torch.float32).eps * torch.eye(2, device=maps.device, dtype=wide)
+    step = torch.linalg.solve_ex(curve, slope.to(wide).unsqueeze(-1))[0].squeeze(-1)
     return torch.nan_to_num(step, 0.0, 0.0, 0.0).to(maps.dtype)

@@ -36,6 +36,8 @@ def first_token(tokens: Tokens) -> Tensor:
         starts = tokens.packing.starts
         first = starts[:-1].long().clamp(max=len(tokens.x) - 1)
         return tokens.x.index_select(0, first) * (starts.diff() > 0).unsqueeze(-1)
+    if not tokens.x.shape[1]:
+        return tokens.x.new_zeros(tokens.x.shape[0], tokens.x.shape[2])
     if tokens.mask is None:
         return tokens.x[:, 0]
     first = tokens.mask.to(torch.int8).argmax(dim=1)

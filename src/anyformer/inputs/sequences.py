@@ -34,7 +34,7 @@ def restore(x: Tensor, index: Tensor, fill: Tensor) -> Tensor:
 
 def concat(pieces: Sequence[Tokens]) -> Tokens:
     """Concatenate sequences of the same batch (a class token and patches, an image and a text)."""
-    batch = max(piece.x.shape[0] for piece in pieces)
+    batch = next((piece.x.shape[0] for piece in pieces if piece.x.shape[0] != 1), 1)
 
     def whole(field: str, default: object) -> Tensor | None:
         values = [getattr(piece, field) for piece in pieces]

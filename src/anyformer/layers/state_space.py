@@ -60,6 +60,8 @@ class SelectiveStateSpace(nn.Module):
         self.activation = ACTIVATIONS[config.activation]
 
     def forward(self, tokens: Tokens, memory: Tokens | None = None, cache: Cache | None = None) -> Tensor:
+        if not tokens.x.shape[-2]:
+            return tokens.x  # no tokens
         rows = RightPadded.from_tokens(tokens)
         entered, gate = self.enter(rows.x).split_with_sizes(self.enter.widths, dim=-1)
         entry = cache.recurrent(self.taps.name(self)) if cache is not None else {}

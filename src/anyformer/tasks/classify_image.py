@@ -142,7 +142,7 @@ class ClassifyImage(PictureTask[ImageInput, ImageLabel]):
             "loss": total / len(wanted),
         }
         if len(self.labels) > 10:
-            figures["top5"] = float((best == wanted.unsqueeze(1)).any(dim=1).double().mean())
+            figures["top5"] = float((best == wanted.unsqueeze(1)).any(dim=1).cpu().double().mean())
         return {**figures, **self.skipped()}
 
     def answer(self, pictures: Sequence[ImageFile], **options: Any) -> list[ImageLabel]:

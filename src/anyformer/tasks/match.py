@@ -213,7 +213,7 @@ def recalls(images: Tensor, texts: Tensor, owners: Tensor) -> Metrics:
     warn_of_nan(images, texts)
     figures: Metrics = {}
     for n in RANKS:
-        figures[f"image_recall{n}"] = 100 * float((by_text <= n).double().mean())  # an image found by a text
-        figures[f"text_recall{n}"] = 100 * float((by_picture <= n).double().mean())
+        figures[f"image_recall{n}"] = 100 * float((by_text <= n).cpu().double().mean())  # an image found by a text
+        figures[f"text_recall{n}"] = 100 * float((by_picture <= n).cpu().double().mean())
     mean = (float(figures["image_recall10"]) + float(figures["text_recall10"])) / 2
     return {"recall10": mean, **figures, "chance10": 100 * min(10 / len(images), 1.0)}

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from anyformer.core.host import remember_host_copy
+from anyformer.core.host import remember_host_copy, widest
 from anyformer.errors import InputError
 from anyformer.forward_context import IGNORED
 from anyformer.tasks.negatives import REPEATED
@@ -43,7 +43,7 @@ class DeviceBatch:
         """[tokens, slots]"""
         if self.device_counts is not None:
             return self.device_counts
-        return torch.stack([torch.full((), n, dtype=torch.float64, device=device) for n in (self.tokens, self.slots)])
+        return torch.stack([torch.full((), n, dtype=widest(device), device=device) for n in (self.tokens, self.slots)])
 
     @property
     def unit(self) -> str:

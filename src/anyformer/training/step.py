@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from anyformer.core.host import widest
 from anyformer.core.stack import Stack
 from anyformer.errors import ConfigError, Error
 from anyformer.training.distributed import Devices, full_tensor
@@ -61,7 +62,7 @@ class Stepper:
         self.optimizer.zero_grad()
         if self.module is None:
             self.module = self._join(batches[0])
-        sums = torch.zeros(4, dtype=torch.float64, device=self.devices.device)
+        sums = torch.zeros(4, dtype=widest(self.devices.device), device=self.devices.device)
         parts: dict[str, Tensor] = {}
         scale: Tensor | None = None
         for i, fed in enumerate(batches):
@@ -75,7 +76,7 @@ class Stepper:
                 self.scaler.scale(weight).backward()
             sums += figures
             for name, value in some.items():
-                parts[name] = parts.get(name, torch.zeros_like(sums[0])) + value.detach().double() * fed.counts
+                parts[name] = parts.get(name, torch.zeros_like(sums[0])) + value.detach().to(sums.dtype) * fed.counts
         if len(batches) > 1 and scale is not None:
             self._rescale(scale * self.devices.world_size / sums[1].clamp(min=1e-30))
         return sums, {name: self.devices.all_reduce(value) for name, value in parts.items()}
@@ -103,7 +104,7 @@ class Stepper:
     def _figures(self, total: Tensor, count: Tensor, batch: DeviceBatch) -> Tensor:
         """All devices together; they agree on it, so that they stop together too."""
         device = self.devices.device
-        said = [one.detach().to(device).double() * batch.counts for one in (total, count)]
+        said = [one.detach().to(device).to(widest(device)) * batch.counts for one in (total, count)]
         return self.devices.all_reduce(torch.cat([torch.stack(said), batch.read(device)]))
 
     @torch.no_grad()
@@ -116,13 +117,14 @@ class Stepper:
         """The norm of all gradients together, before it was cut down to the largest allowed."""
         self.scaler.unscale_(self.optimizer)
         largest = self.settings.max_grad_norm or float("inf")
-        return full_tensor(torch.nn.utils.clip_grad_norm_(self.parameters, largest)).detach().double()
+        norm = full_tensor(torch.nn.utils.clip_grad_norm_(self.parameters, largest)).detach()
+        return norm.to(widest(norm.device))
 
     def lr_to_device(self) -> None:
         """Learning rates become numbers on the device, where a recorded step finds them when it is replayed."""
-        cuda = self.devices.device.type == "cuda"
+        device, cuda = self.devices.device, self.devices.device.type == "cuda"
         for group in self.optimizer.param_groups:
-            group["lr"] = torch.zeros((), dtype=torch.float32 if cuda else torch.float64, device=self.devices.device)
+            group["lr"] = torch.zeros((), dtype=torch.float32 if cuda else widest(device), device=device)
             group["capturable"] = cuda
 
     def set_lr(self, rate: float) -> None:

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from anyformer.core import rewrites
+from anyformer.core.host import widest
 from anyformer.core.stack import Stack
 from anyformer.errors import Error, FolderError, StoppedError
 from anyformer.training.adapters import merge_adapters, narrow
@@ -461,7 +462,7 @@ class Trainer:
         if not checkpoints:
             return
         weights = self._weights()
-        sums = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in weights.items()}
+        sums = {name: torch.zeros_like(value, dtype=widest(value.device)) for name, value in weights.items()}
         for checkpoint in checkpoints:
             store.read(checkpoint, weights)
             for name, value in weights.items():

@@ -56,7 +56,19 @@ LENGTHS = ((r"image_size|patch_size", Length(2, 2)),)  # rows, columns
 
 
 class Settings:
-    """Base of every configuration. Subclasses are frozen dataclasses; their own rules stand in `check`."""
+    """Base of every configuration. Subclasses are frozen dataclasses; their own rules stand in `check`.
+
+    Other libraries may write further attributes, such as `use_cache`; they mean nothing here and are not saved.
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self.field_names():
+            raise ConfigError(f"{type(self).__name__}.{name} cannot be changed; `replace({name}=…)` makes a copy.")
+        object.__setattr__(self, name, value)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All settings, and what other libraries wrote."""
+        return {**vars(self), **self.to_json()}
 
     def __post_init__(self) -> None:
         for name, hint in _hints(type(self)).items():
@@ -164,6 +176,9 @@ _HINTS: dict[type, dict[str, Any]] = {}
 def _hints(cls: type) -> dict[str, Any]:
     """The types of a class's fields, looked up once."""
     if cls not in _HINTS:
+        for one in cls.__mro__:  # a frozen dataclass refuses every attribute; `Settings` only its fields
+            if "__setattr__" in vars(one) and "__dataclass_params__" in vars(one):
+                del one.__setattr__
         types_of = typing.get_type_hints(cls)
         _HINTS[cls] = {field.name: types_of[field.name] for field in dataclasses.fields(cls)}
     return _HINTS[cls]

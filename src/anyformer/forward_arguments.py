@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from inspect import Parameter, Signature
 from typing import Any
 
@@ -63,6 +63,7 @@ TYPES: dict[str, Any] = {  # of the arguments that are neither tensors nor flags
     "num_items_in_batch": Tensor | int,
     "logits_to_keep": Tensor | int,
 }
+LOSS_INPUTS = frozenset("labels next_sentence_label start_positions end_positions return_loss".split())
 FLAGS = ("interpolate_pos_encoding", "output_hidden_states", "output_attentions", "return_dict", "use_cache")
 
 TEXT = (
@@ -84,7 +85,7 @@ ENCODER_DECODER = (
 )
 IMAGE = "pixel_values pixel_mask noise labels interpolate_pos_encoding attention_mask"
 MASKED_IMAGE = "pixel_values bool_masked_pos! labels interpolate_pos_encoding attention_mask"
-ANY = "input_values items numbers categories labels"
+ANY = f"input_values items numbers categories {IMAGE}"
 
 # The order by position of transformers' classes, by family, or by family and head where its classes differ. At a name
 # with "!" it ends if the model has no such argument: what follows is given by name.
@@ -102,7 +103,12 @@ ORDERS = {
         "input_ids attention_mask encoder_hidden_states encoder_attention_mask past_key_values inputs_embeds labels"
     ),
     "git": "input_ids attention_mask position_ids pixel_values inputs_embeds labels past_key_values use_cache",
-    "vision-encoder-decoder": ENCODER_DECODER.replace("input_ids input_features attention_mask", "pixel_values"),
+    "clip": "input_ids pixel_values attention_mask position_ids return_loss interpolate_pos_encoding",
+    "encoder-decoder": ENCODER_DECODER.replace("decoder_position_ids ", ""),
+    "vision-encoder-decoder": (
+        "pixel_values decoder_input_ids decoder_attention_mask encoder_outputs past_key_values decoder_inputs_embeds"
+        " labels use_cache"
+    ),
     "whisper/classify": "input_features encoder_outputs! labels",
     "detr": "pixel_values pixel_mask decoder_attention_mask encoder_outputs! inputs_embeds",
     **dict.fromkeys(("vit/base", "deit/base", "beit/base", "videomae/base", "videomae/pixels"), MASKED_IMAGE),
@@ -123,7 +129,7 @@ def positional(family: str, head: object, names: Collection[str]) -> tuple[str, 
     elif not order and "input_ids" in names:
         order = DECODER if "past_key_values" in names else TEXT
     found = []
-    for name in (order or f"{IMAGE} {ANY}").split():
+    for name in (order or ANY).split():
         if name.rstrip("!") in names:
             found.append(name.rstrip("!"))
         elif name.endswith("!"):
@@ -146,7 +152,7 @@ def _annotation(name: str) -> Any:
     return TYPES.get(name, Tensor) | None
 
 
-def docstring(family: str, names: Sequence[str]) -> str:
-    """What `help` shows for the forward of a model."""
+def docstring(family: str, names: Iterable[str]) -> str:
+    """What `help` shows of a model's forward."""
     lines = [f"    {name}: {ARGUMENTS.get(name, 'see the docstring of the family')}" for name in names]
     return "\n".join([f"The output of this {family} model, by the names of the Hugging Face libraries.", "", *lines])

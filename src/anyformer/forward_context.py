@@ -17,18 +17,6 @@ from anyformer.errors import InputError
 
 IGNORED = -100  # label that is ignored by the loss
 
-# Output names of the ecosystem: asking for one that this model did not give is None, any other name is a mistake.
-FIELDS = frozenset(
-    "loss logits last_hidden_state pooler_output hidden_states attentions cross_attentions past_key_values cache_params"
-    " encoder_last_hidden_state encoder_hidden_states encoder_attentions decoder_hidden_states decoder_attentions"
-    " prediction_logits seq_relationship_logits start_logits end_logits pred_boxes auxiliary_outputs loss_dict mask"
-    " ids_restore intermediate_hidden_states logits_per_image logits_per_text text_embeds image_embeds"
-    " text_model_output vision_model_output attention_loss ctc_loss cls_logits distillation_logits"
-    " sequences lengths sequences_scores logprobs raw_logprobs alignment beam_indices scores"  # of generate
-    " segments".split()
-)
-
-
 # Fields that come after all others, in this order: transformers' tuples, indices and unpacking count on it.
 LAST = tuple(
     "mask ids_restore cache_params past_key_values hidden_states attentions decoder_hidden_states decoder_attentions"
@@ -37,14 +25,26 @@ LAST = tuple(
 
 
 class Output(dict[str, Any]):
-    """What a model gives: `out.logits`, `out["logits"]` and `out[0]`, under the ecosystem's names."""
+    """What a model gives: `out.logits`, `out["logits"]` and `out[0]`, under the ecosystem's names.
+
+    It is used as transformers' ModelOutput: it iterates over the names and has the same order. A field that the model
+    could give but was not asked for is None as an attribute, and not among the items; other names are errors.
+    """
+
+    absent: frozenset[str] = frozenset()  # fields that were not asked for
 
     def __getattr__(self, name: str) -> Any:
         if name in self:
             return self[name]
-        if name in FIELDS:
+        if name in self.absent:
             return None
         raise AttributeError(f"this output has {', '.join(self)}; it has no {name}")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "absent":
+            super().__setattr__(name, value)
+        else:
+            self[name] = value
 
     def __getitem__(self, key: str | int | slice) -> Any:
         return super().__getitem__(key) if isinstance(key, str) else self.to_tuple()[key]
@@ -52,30 +52,45 @@ class Output(dict[str, Any]):
     def __iter__(self) -> Iterator[str]:
         return super().__iter__()
 
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self, *self.absent]
+
     def to_tuple(self) -> tuple[Any, ...]:
         """The values in transformers' order; outputs inside an output become tuples too."""
         return tuple(value.to_tuple() if isinstance(value, Output) else value for value in self.values())
 
-    def ordered(self) -> Output:
-        """The same fields in transformers' order."""
+    def ordered(self, possible: Iterable[str] = ()) -> Output:
+        """The same fields in transformers' order; those of `possible` that it does not have are None."""
         first = [name for name in self if name not in LAST]
-        return Output((name, self[name]) for name in (*first, *LAST) if name in self)
+        return Output((name, self[name]) for name in (*first, *LAST) if name in self).without(possible)
+
+    def without(self, possible: Iterable[str]) -> Output:
+        """The output itself, on which those of `possible` that it does not have are None."""
+        self.absent = frozenset(possible) - self.keys()
+        return self
 
     def clone(self) -> Output:
         """With tensors of its own."""
-        return Output((name, _clone(value)) for name, value in self.items())
+        return Output((name, _clone(value)) for name, value in self.items()).without(self.absent)
 
 
-def _flatten(output: Output) -> tuple[list[Any], tuple[str, ...]]:
-    return list(output.values()), tuple(output)
+_Names = tuple[tuple[str, ...], tuple[str, ...]]  # of the fields that there are, and of those that are None
 
 
-def _flatten_with_keys(output: Output) -> tuple[list[tuple[Any, Any]], tuple[str, ...]]:
-    return [(MappingKey(name), value) for name, value in output.items()], tuple(output)
+def _names(output: Output) -> _Names:
+    return tuple(output), tuple(sorted(output.absent))
 
 
-def _unflatten(values: Iterable[Any], names: tuple[str, ...]) -> Output:
-    return Output(zip(names, values, strict=True))
+def _flatten(output: Output) -> tuple[list[Any], _Names]:
+    return list(output.values()), _names(output)
+
+
+def _flatten_with_keys(output: Output) -> tuple[list[tuple[Any, Any]], _Names]:
+    return [(MappingKey(name), value) for name, value in output.items()], _names(output)
+
+
+def _unflatten(values: Iterable[Any], names: _Names) -> Output:
+    return Output(zip(names[0], values, strict=True)).without(names[1])
 
 
 # torch.export, torch.func and DDP look for tensors inside.

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from anyformer.config import Settings
 from anyformer.core import rewrites
@@ -17,6 +19,7 @@ from anyformer.core.cache import Cache
 from anyformer.core.linear import is_quantized
 from anyformer.core.taps import Watch, name_taps, watching
 from anyformer.errors import ConfigError, InputError, nearest
+from anyformer.forward_arguments import LOSS_INPUTS, docstring, positional, signature
 from anyformer.forward_context import IGNORED, ForwardContext, Output, zero_padding
 from anyformer.generation.options import (
     GenerateKeywords,
@@ -27,6 +30,7 @@ from anyformer.generation.options import (
     listing_keywords,
 )
 from anyformer.heads.base import Head
+from anyformer.library_methods import LibraryMethods
 from anyformer.stage import Stage as Stage
 from anyformer.stage import given_embeddings
 
@@ -61,6 +65,31 @@ class OutputSpec:
     apart: str | None = None
 
 
+_SIGNED: dict[Any, type] = {}  # classes by what their forward takes
+
+
+def _with_signature(cls: type, family: str, by_position: tuple[str, ...], names: tuple[str, ...]) -> type:
+    """The class with a `forward` whose signature and docstring tell what one model takes."""
+    key = (cls, family, by_position, names)
+    if key not in _SIGNED:
+        plain: Any = cls.forward  # type: ignore[attr-defined]
+        forward: Any = FunctionType(plain.__code__, plain.__globals__, "forward", closure=plain.__closure__)
+        forward.__qualname__, forward.__doc__ = (
+            plain.__qualname__,
+            docstring(family, dict.fromkeys((*by_position, *names))),
+        )
+        forward.__signature__ = signature(by_position, names)
+        made = {"forward": forward, "__module__": cls.__module__, "__qualname__": cls.__qualname__}
+        _SIGNED[key] = type(cls.__name__, (cls,), {**made, "__doc__": cls.__doc__})
+    return _SIGNED[key]
+
+
+def _blank(cls: type, *key: Any) -> Any:
+    """A model for `copy` and `pickle` to fill."""
+    made: Any = _with_signature(cls, *key)
+    return made.__new__(made)
+
+
 @dataclass
 class Origin:
     """Where a model came from, so that it can be saved with all the files it was loaded with."""
@@ -73,8 +102,11 @@ class Origin:
     new: tuple[str, ...] = ()  # tensors of a fine-tuned model that were not in its checkpoint: those of a new head
 
 
-class Model(nn.Module):
-    """A model. It is called with transformers' input names, as the Hugging Face class of its architecture."""
+class Model(LibraryMethods):
+    """A model. It is called with transformers' input names, as the Hugging Face class of its architecture.
+
+    `help(model.forward)` shows the arguments of one; `model.points` are the values that `af.look` reads.
+    """
 
     def __init__(
         self,
@@ -90,7 +122,9 @@ class Model(nn.Module):
         shifted_from: tuple[str, ...] = ("labels",),  # the decoder reads the first of these that is given, shifted
     ) -> None:
         super().__init__()
-        self.family, self.config, self.report = family, config, report
+        self.family, self.report = family, report
+        self.config = copy.copy(config)  # which libraries write to
+        self.config.model_type = f"anyformer-{family}"
         self.decoder_start, self.padding, self.choices = decoder_start, padding, choices
         self.shifted_from = shifted_from
         self._stage_names, self._head_names = [stage.name for stage in stages], list(heads)
@@ -100,7 +134,14 @@ class Model(nn.Module):
         self.watch = Watch()
         self.auto_optimize = True  # whether `generate` and tasks may optimize the model
         self.points: list[str] = name_taps(self, self.watch)
-        self.names = self._names(stages, heads, report.cache)  # all keyword arguments of `model(**batch)`
+        self.names = self._names(stages, heads, report.cache)  # all arguments of `model(**batch)`
+        self.accepts_loss_kwargs = "num_items_in_batch" in self.names
+        self.by_position = positional(family, getattr(config, "head", None), self.names)
+        self.__class__ = _with_signature(type(self), family, self.by_position, tuple(self.names))
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        plain = next(cls for cls in type(self).__mro__ if cls not in _SIGNED.values())
+        return _blank, (plain, self.family, self.by_position, tuple(self.names)), self.__dict__
 
     @property
     def stages(self) -> dict[str, Stage]:
@@ -133,6 +174,7 @@ class Model(nn.Module):
         found += ["output_hidden_states", "output_attentions", "return_dict", "use_cache"]
         found += ["past_key_values", cache] if any(stage.has_cache for stage in stages) else []
         found += ["encoder_outputs"] if "decoder_input_ids" in found else []
+        found += ["num_items_in_batch"] if "labels" in found else []
         return list(dict.fromkeys(found))
 
     def forward(self, *args: Tensor, **batch: Any) -> Output:
@@ -154,11 +196,26 @@ class Model(nn.Module):
         for fields in (run.outputs, *(head(run) for head in self.heads.values())):
             losses = [loss for loss in (out.pop("loss", None), fields.pop("loss", None)) if loss is not None]
             out = Output({**({"loss": sum(losses)} if losses else {}), **out, **fields})
+        if "num_items_in_batch" in batch and "loss" in out:
+            out["loss"] = out["loss"] * self._n_labels(batch["labels"]) / batch["num_items_in_batch"]
         self._add_fields(out, run, want_hidden, want_attentions, seen.matching)
         if state is not None:
             out["past_key_values"] = out[self.report.cache] = state
-        out = out.ordered()
+        out = out.ordered(self._possible())
         return out if as_dict else cast("Output", self._as_tuple(out))
+
+    def _possible(self) -> set[str]:
+        """The fields that this model can give if it is asked for them."""
+        losses = {"loss"} if LOSS_INPUTS & set(self.names) else set()
+        caches = {"past_key_values", self.report.cache} if "past_key_values" in self.names else set()
+        return {*losses, *caches, *self.report.hidden, *self.report.features, *self.report.attentions}
+
+    def _n_labels(self, labels: Any) -> Tensor:
+        """How many labels the loss is the mean of."""
+        if not isinstance(labels, Tensor):
+            raise InputError("num_items_in_batch needs labels in one tensor.")
+        counting = next(head for head in self.heads.values() if "labels" in head.names)
+        return counting.count(labels)
 
     def _as_tuple(self, out: Output) -> tuple[Any, ...]:
         field = self.report.apart
@@ -192,11 +249,14 @@ class Model(nn.Module):
 
     def _prepare(self, args: tuple[Tensor, ...], batch: dict[str, Any]) -> dict[str, Any]:
         names = self.names
-        if len(args) > 1:
-            raise InputError("Give everything after the first input by name.")
+        if len(args) > len(self.by_position):
+            known = ", ".join(self.by_position)
+            raise InputError(f"This model takes {known} by position; {len(args)} were given. Give the others by name.")
+        for name, value in zip(self.by_position, args, strict=False):
+            if batch.get(name) is not None and value is not None:
+                raise InputError(f"{name} is given by position and by name; give it once.")
+            batch = {name: value, **batch} if value is not None else batch
         batch = {name: value for name, value in batch.items() if value is not None}
-        if args:
-            batch = {names[0]: args[0], **batch}
         for name in batch:
             if name not in names:
                 raise InputError(f'This model takes no "{name}".{nearest(name, names)} It takes: {", ".join(names)}.')

@@ -254,7 +254,7 @@ def make_draft(model: Model, assistant: Model | None, request: Request) -> Draft
 
 
 def check_assistant(model: Model, assistant: Model) -> None:
-    if not isinstance(assistant, type(model)):
+    if not hasattr(assistant, "generate_many"):
         raise InputError(f"assistant_model is a {type(assistant).__name__}; it must be an anyformer model.")
     if (decoding_stage(model).attends is None) != (decoding_stage(assistant).attends is None):
         raise InputError(

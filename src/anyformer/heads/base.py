@@ -36,6 +36,10 @@ class Head(nn.Module):
         """Return each query's values besides its class [B, queries, …]; `sizes` [B, 2] are image height, width."""
         return {}
 
+    def count(self, labels: Tensor) -> Tensor:
+        """How many labels the loss is the mean of."""
+        return (labels != IGNORED).sum()
+
     def needs_padding(self, run: ForwardContext, mask: Tensor) -> bool:
         """Whether the labels need values at padded positions, so that those must be computed."""
         return False

@@ -88,6 +88,9 @@ class LanguageHead(Head):
     def _targets(self, labels: Tensor) -> Tensor:
         return F.pad(labels[:, 1:], (0, 1), value=IGNORED) if self.config.shift else labels
 
+    def count(self, labels: Tensor) -> Tensor:
+        return super().count(self._targets(labels))
+
     def needs_padding(self, run: ForwardContext, mask: Tensor) -> bool:
         labels = run.tensor("labels")
         return labels_at_padding(None if labels is None else self._targets(labels), mask)

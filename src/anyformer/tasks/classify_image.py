@@ -109,14 +109,14 @@ class ClassifyImage(PictureTask[ImageInput, ImageLabel]):
     def loss(self, batch: Batch) -> Loss:
         """Where two images were mixed, each of their labels counts by its share."""
         out = self.model(pixel_values=batch["pixel_values"])
-        logits = out.logits if self.teacher is None or out.cls_logits is None else out.cls_logits
+        logits = out.logits if self.teacher is None or "cls_logits" not in out else out.cls_logits
         total, count = token_loss(logits, batch["labels"], self.smoothing)
         if "share" in batch:
             total = mixed_loss(logits, batch["labels"], batch["share"], self.smoothing)
             total = total + mixed_loss(logits, batch["other_labels"], 1 - batch["share"], self.smoothing)
         if self.teacher is None:
             return Loss(total, count)
-        taught = out.logits if out.distillation_logits is None else out.distillation_logits
+        taught = out.logits if "distillation_logits" not in out else out.distillation_logits
         said = self.teacher.loss(taught, batch["teacher"])
         parts = {"labels": total.detach(), "teacher": said.detach()}
         return Loss((1 - self.teacher.weight) * total + self.teacher.weight * said, count, parts)

@@ -173,7 +173,7 @@ class FillMask(StreamTask[str, Reply]):
 
     @staticmethod
     def words(out: Any) -> Tensor:
-        logits: Tensor = out.logits if out.logits is not None else out.prediction_logits
+        logits: Tensor = out.logits if "logits" in out else out.prediction_logits
         return logits
 
     # Figures and answers.

@@ -168,7 +168,7 @@ class TextGenerator:
         answers = []
         for row, (text, length) in enumerate(zip(request.prompts, out.lengths.tolist(), strict=True)):
             ids = out.sequences[row, prompt:length].tolist()
-            logprobs = None if out.logprobs is None else tuple(out.logprobs[row, : len(ids)].tolist())
+            logprobs = None if "logprobs" not in out else tuple(out.logprobs[row, : len(ids)].tolist())
             answers.append(GeneratedText(self._read(ids, request), text, tuple(ids), logprobs))
         return answers
 

@@ -62,8 +62,8 @@ def _row(out: Any, row: int, start: int, ends: Set[int | None]) -> Generated:
     ids = whole[: next((i for i, token in enumerate(whole) if token in ends), len(whole))]
     steps = next((out[name].shape[1] for name in ("logprobs", "alignment") if name in out), len(whole))
     new = max(len(ids) - (len(whole) - steps), 0)  # ids that the caller did not give
-    logprobs = None if out.logprobs is None else tuple(out.logprobs[row, :new].tolist())
-    return Generated(tuple(ids), logprobs, None if out.alignment is None else out.alignment[row, :new].cpu())
+    logprobs = None if "logprobs" not in out else tuple(out.logprobs[row, :new].tolist())
+    return Generated(tuple(ids), logprobs, None if "alignment" not in out else out.alignment[row, :new].cpu())
 
 
 def _narrow(one: Generated, size: int) -> Generated:

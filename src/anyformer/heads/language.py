@@ -61,12 +61,19 @@ class LanguageHead(Head):
             nn.init.zeros_(self.bias)
 
     def score(self, x: Tensor) -> Tensor:
+        """The logits of vectors [..., d_model]."""
+        logits: Tensor = self(x)
+        return logits
+
+    def _score(self, x: Tensor) -> Tensor:
         if self.dense is not None and self.norm is not None:
             x = self.norm(ACTIVATIONS[str(self.config.transform)](self.dense(x)))
         x = x if self.config.scale == 1.0 else x * self.config.scale
         return self.words(x, bias=self.bias)
 
-    def forward(self, run: ForwardContext) -> dict[str, Any]:
+    def forward(self, run: ForwardContext | Tensor) -> Any:
+        if isinstance(run, Tensor):
+            return self._score(run)
         tokens = run.tokens[self.stage]
         keep = run.batch.get("logits_to_keep")
         if keep is not None and (isinstance(keep, Tensor) or keep > 0):
@@ -74,7 +81,7 @@ class LanguageHead(Head):
             where = keep if isinstance(keep, Tensor) else slice(-keep, None)
             mask = None if tokens.mask is None else tokens.mask[:, where]
             tokens = Tokens(tokens.x[:, where], mask)
-        logits = self.score(tokens.x)
+        logits = self._score(tokens.x)
         labels = run.tensor("labels")
         result = {} if labels is None else {"loss": self.loss(tokens, logits, labels)}
         return {**result, self.config.field: padded_token_values(tokens, logits)}

@@ -43,6 +43,7 @@ ARGUMENTS = {
     "num_items_in_batch": "what the sum of the losses is divided by; None: the number of labels",
     "noise": "random numbers that decide what is masked or sampled",
     "gaps": "which tokens are replaced [batch, tokens]",
+    "replaced": "1 at the tokens that were replaced [batch, tokens]; found from the labels",
     "places": "points of earlier keypoints, for decoding them one by one",
     "bool_masked_pos": "which patches are masked [batch, patches]",
     "both_ways": "which tokens attend in both directions [batch, tokens]",

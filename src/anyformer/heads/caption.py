@@ -41,8 +41,10 @@ class CaptionHead(LanguageHead):
         super().reset(std)
         self.get_buffer("usual").zero_()
 
-    def forward(self, run: ForwardContext) -> dict[str, Any]:
+    def forward(self, run: ForwardContext | Tensor) -> Any:
         fields = super().forward(run)
+        if isinstance(run, Tensor):
+            return fields
         summary, labels = run.tokens[self.stage].summary, run.tensor("labels")
         if labels is None or summary is None:
             return fields

@@ -171,7 +171,7 @@ def needs_mask(call: AttentionCall) -> bool:
 
 
 def starts_together(call: AttentionCall) -> bool:
-    return call.offset == 0 and call.query.shape[2] == call.key.shape[2]
+    return call.offset == 0 and bool(call.query.shape[2] == call.key.shape[2])  # not a SymBool
 
 
 def sdpa_arguments(call: AttentionCall) -> dict[str, Any]:
@@ -182,7 +182,7 @@ def sdpa_arguments(call: AttentionCall) -> dict[str, Any]:
         allowed = call.bias if allowed is None else call.bias.masked_fill(~allowed, float("-inf"))
         allowed = allowed.to(call.query.dtype)
     tensors = {"query": call.query, "key": call.key, "value": call.value, "attn_mask": allowed}
-    grouped = call.query.shape[1] != call.key.shape[1]
+    grouped = bool(call.query.shape[1] != call.key.shape[1])  # a tensor while torch.jit traces
     return {**tensors, "dropout_p": call.dropout, "is_causal": causal, "scale": call.scale, "enable_gqa": grouped}
 
 

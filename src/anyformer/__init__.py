@@ -32,15 +32,22 @@ if TYPE_CHECKING:
     import anyformer.plot as plot
     import anyformer.tasks.objectives as objectives
     import anyformer.training.energy as energy
+    from anyformer.config import Settings
+    from anyformer.core.positions import Positions
     from anyformer.data.images.attention_maps import rollout
     from anyformer.explorer.path_length import path_length
+    from anyformer.extend import register
     from anyformer.tasks import evaluate, task
+    from anyformer.tasks.base import Task
     from anyformer.tokenizers.tokenizer import Tokenizer
     from anyformer.training.callbacks import Callback
 
 # Names whose libraries load when they are first used: importing anyformer takes little longer than importing torch.
 _LATER = {
     "Callback": ("anyformer.training.callbacks", "Callback"),
+    "Positions": ("anyformer.core.positions", "Positions"),
+    "Settings": ("anyformer.config", "Settings"),
+    "Task": ("anyformer.tasks.base", "Task"),
     "Tokenizer": ("anyformer.tokenizers.tokenizer", "Tokenizer"),
     "evaluate": ("anyformer.tasks", "evaluate"),
     "energy": ("anyformer.training.energy", None),
@@ -48,6 +55,7 @@ _LATER = {
     "objectives": ("anyformer.tasks.objectives", None),
     "path_length": ("anyformer.explorer.path_length", "path_length"),
     "plot": ("anyformer.plot", None),
+    "register": ("anyformer.extend", "register"),
     "rollout": ("anyformer.data.images.attention_maps", "rollout"),
     "task": ("anyformer.tasks", "task"),
 }
@@ -79,9 +87,12 @@ __all__ = [
     "InputError",
     "Model",
     "Output",
+    "Positions",
+    "Settings",
     "Stack",
     "Stage",
     "Sublayer",
+    "Task",
     "Tokenizer",
     "Tokens",
     "WeightsError",
@@ -100,6 +111,7 @@ __all__ = [
     "plot",
     "positions",
     "recipes",
+    "register",
     "rollout",
     "scores",
     "task",

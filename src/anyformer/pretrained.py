@@ -187,6 +187,13 @@ def resolve_path(path: str | PathLike[str]) -> Path:
     return given if found is None else found.open()
 
 
+def plugin_of(folder: str | PathLike[str] | None, what: str) -> str | None:
+    """The plugin that a model folder says it needs for something: "task mine". None if it says nothing."""
+    path = None if folder is None else Path(folder) / "config.json"
+    saved = read_object(path).get("plugins", {}) if path is not None and path.is_file() else {}
+    return next((str(module) for module, names in saved.items() if what in names), None)
+
+
 def hint(path: str | PathLike[str]) -> str:
     """A "Did you mean" hint if the path is similar to the name of a model."""
     return nearest(str(path), [model.name for model in models()]) if len(Path(path).parts) == 1 else ""

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from anyformer import plugins
 from anyformer.config import Settings
 from anyformer.core.init import InitConfig, initialize, materialize
 from anyformer.device import choose_device, read_dtype
@@ -55,19 +56,32 @@ def register(
     family: Family, sizes: Mapping[str, Settings], training: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
 ) -> None:
     """Add a family, its published sizes and how some of them are best trained; a name that is taken is an error."""
-    twice = [name for name in sizes if name in RECIPES] + ([family.name] if family.name in FAMILIES else [])
-    if twice:
-        raise ConfigError(f"Registered twice: {', '.join(twice)}; choose other names.")
-    FAMILIES[family.name] = family
+    taken = [name for name in sizes if name in RECIPES] + ([family.name] if family.name in FAMILIES else [])
+    if taken:
+        raise ConfigError(f"There are families or recipes with these names: {', '.join(taken)}; choose others.")
     unknown = sorted(set(training) - set(sizes))
     if unknown:
         raise ConfigError(f"training has settings for unknown sizes: {', '.join(unknown)}.")
+    FAMILIES[family.name] = family
     RECIPES.update({name: Recipe(name, family, config, training.get(name, {})) for name, config in sizes.items()})
 
 
-@cache
+def remove(name: str) -> None:
+    """Remove a family and its recipes."""
+    del FAMILIES[name]
+    for recipe in [recipe for recipe in RECIPES if RECIPES[recipe].family.name == name]:
+        del RECIPES[recipe]
+
+
 def load_recipes() -> None:
-    """Import every module of `recipes/`; each registers itself."""
+    """Import every module of `recipes/` and the plugins of installed packages; each registers itself."""
+    load_built_in()
+    plugins.load_entry_points("recipes")
+
+
+@cache
+def load_built_in() -> None:
+    """Import every module of `recipes/`."""
     package = importlib.import_module("anyformer.recipes")
     for module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"anyformer.recipes.{module.name}")

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import torch
 
-from anyformer import pretrained, registry
+from anyformer import plugins, pretrained, registry
 from anyformer.checkpoints.adapter import is_adapter, load_adapter, load_adapter_meta
 from anyformer.checkpoints.delta import apply_delta, own_tensors
 from anyformer.checkpoints.edits import check_edits
@@ -48,6 +48,7 @@ SECTIONS = ("task", "data", "tokenizer", "train")  # of config.json, beside the 
 SCHEMA: Mapping[str, Any] = {
     **{"family": str, "model": dict[str, Any], "recipe": str | None, "dtype": str, "base": str | None},
     **dict.fromkeys(("hf", *SECTIONS), dict[str, Any]),
+    "plugins": dict[str, list[str]],  # module -> what it registered
 }
 
 # What tasks write into their section, beside their options.
@@ -191,7 +192,22 @@ def own_config(model: Model) -> dict[str, Any]:
         "dtype": str(model.dtype).removeprefix("torch."),
         "hf": model.origin.hf_config,
         **model.origin.settings,
+        **needed_plugins(model),
     }
+
+
+def needed_plugins(model: Model) -> dict[str, Any]:
+    """The plugins that a folder of the model needs, if any."""
+    settings = model.config.to_json()
+    found = plugins.needed(
+        {
+            "family": [model.family],
+            "score": [str(settings.get("score"))],
+            "positions": str(settings.get("positions")).split("+"),
+            "task": [str(model.origin.settings.get("task", {}).get("name"))],
+        }
+    )
+    return {"plugins": found} if found else {}
 
 
 def load_own(folder: Path, config: dict[str, Any], device: str | torch.device, dtype: torch.dtype | None) -> Model:
@@ -216,6 +232,9 @@ def load_own(folder: Path, config: dict[str, Any], device: str | torch.device, d
 def _outline_own(folder: Path, config: dict[str, Any]) -> Model:
     check_fields(config, SCHEMA, str(folder / "config.json"))
     check_fields(config.get("task", {}), TASK, f'{folder / "config.json"}, "task"')
+    if config.get("plugins"):
+        registry.load_recipes()
+        plugins.check(folder, config["plugins"])
     saved = str(config.get("family"))
     family = registry.family(FAMILIES.get(saved, saved))
     try:

@@ -62,12 +62,12 @@ def format_count(count: int) -> str:
 
 def show_tasks() -> None:
     """Print the tasks: name, description, columns of the data."""
-    from anyformer.tasks import TASKS, find
+    from anyformer.tasks import find, names
 
     table = Table(box=None, pad_edge=False)
     for title in ("task", "description", "data columns"):
         table.add_column(title, no_wrap=title == "task")
-    for name in TASKS:
+    for name in names():
         kind = find(name)
         table.add_row(name, kind.about, ", ".join(column.name for column in kind.columns))
     Console(width=None if sys.stdout.isatty() else 160).print(table)

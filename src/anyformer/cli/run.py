@@ -20,7 +20,7 @@ from anyformer.data.images.image_file import SUFFIXES
 from anyformer.data.tables.formats import SUFFIXES as TABLES
 from anyformer.data.video.clips import VIDEOS
 from anyformer.errors import Error, InputError, SkippedError
-from anyformer.tasks import TASKS, WRITING, find, task
+from anyformer.tasks import find, task
 from anyformer.tasks.base import Task, spell_device
 from anyformer.tasks.generate import TextGenerator
 from anyformer.tasks.tables import ask, describe, find_rows, is_table
@@ -28,8 +28,6 @@ from anyformer.tokenizers.cuts import count_cuts, hash_texts
 
 BATCH_SIZE = 16  # inputs per call of the task
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")  # of --out
-# Tasks whose answers have a method `draw()` that returns a PIL image.
-DRAWING = frozenset("ask-image caption classify-image complete-image detect pose read reconstruct segment".split())
 
 
 def run(
@@ -49,11 +47,12 @@ def run(
     columns of tables to columns of the task. `chat` starts a conversation; False continues texts without chat template.
     """
     generation = [option for option in options if option != "threshold"] + ["chat"] * bool(chat)
-    if name in TASKS and name != "generate" and chat is False:
+    kind = find(name, model)
+    if name != "generate" and chat is False:
         raise InputError(f"{name} has no chat template and does not accept --no-chat.")
-    if name in TASKS and name not in WRITING and generation:
+    if not kind.writes and generation:
         raise InputError(f"{name} does not generate text and does not accept --{generation[0].replace('_', '-')}.")
-    if name in TASKS and "threshold" in options and not find(name).has_slots:
+    if "threshold" in options and not kind.has_slots:
         raise InputError(f"{name} has no detection scores and does not accept --threshold.")
     if "overflow" in where and name != "read":
         raise InputError(f"{name} does not read text lines and does not accept --overflow.")
@@ -61,12 +60,12 @@ def run(
         raise InputError("--chat reads from standard input; remove INPUT.")
     if not chat and not inputs:
         raise InputError("INPUT is missing; give a text, a file, or - for standard input.")
-    if out is not None and name not in DRAWING:
+    if out is not None and not kind.draws:
         raise InputError(f"{name} has no image output and does not accept --out.")
-    if find(name).beside is not None:
+    if kind.beside is not None:
         inputs, options = split_inputs(name, inputs, options)
     checked = read_inputs(inputs, name, columns)
-    named = find(name).reads == "files" and (len(inputs) > 1 or "-" in inputs or has_tables(checked))
+    named = kind.reads == "files" and (len(inputs) > 1 or "-" in inputs or has_tables(checked))
     places = image_paths(out)  # checked before a model is loaded
     chosen = model if model is not None else pretrained.default(name, bool(chat)).name
     with waiting(f"Loading {chosen}"):
@@ -75,7 +74,7 @@ def run(
         print(f"device: {spell_device(work.model)}", file=sys.stderr, flush=True)
     options = options if chat is not False else {**options, "chat": False}
     texts = _texts(checked, name, work, columns)
-    if name in pretrained.PAIRS and len(inputs) > 1 and "-" not in inputs and not has_tables(checked):
+    if kind.takes_pairs() and len(inputs) > 1 and "-" not in inputs and not has_tables(checked):
         texts = group_inputs(list(texts))
     with counted() as asked:
         texts = recorded(texts, asked)
@@ -206,11 +205,7 @@ def read_inputs(given: Sequence[str], name: str, columns: str) -> list[tuple[str
         checked = [(item, _file(kind, item)) for item in given]
     if columns and not has_tables(checked):
         raise InputError("--columns needs a table as INPUT (.tsv, .csv, .jsonl or .parquet).")
-    if (
-        name in pretrained.PAIRS
-        and has_tables(checked)
-        and not all(isinstance(content, Path) for _, content in checked)
-    ):
+    if kind.takes_pairs() and has_tables(checked) and not all(isinstance(content, Path) for _, content in checked):
         raise InputError(f"{name} cannot mix tables and other inputs; remove the other inputs.")
     files = [item for item, content in checked if isinstance(content, str)]
     if files:

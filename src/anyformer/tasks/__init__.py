@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
-from anyformer import pretrained
-from anyformer.errors import ConfigError, nearest
+from anyformer import plugins, pretrained
+from anyformer.errors import ConfigError, FolderError, nearest
 
 if TYPE_CHECKING:
     import torch
@@ -40,6 +41,10 @@ if TYPE_CHECKING:
     from anyformer.tasks.transcribe import Transcribe
     from anyformer.tasks.translate import Translate
 
+Folder: TypeAlias = str | PathLike[str] | None
+
+OWN: dict[str, type[Task]] = {}  # tasks that were registered from outside
+
 # Task -> its class, whose module loads when it is used.
 TASKS = {
     "answer": ("anyformer.tasks.answer", "AnswerTask"),
@@ -71,16 +76,26 @@ TASKS = {
 WRITING = frozenset("ask-image caption complete-image generate read summarize transcribe translate".split())
 
 
-def find(name: str) -> type[Task]:
-    """The class of a task."""
-    if name not in TASKS:
+def names() -> list[str]:
+    """The names of all tasks, those of plugins too."""
+    plugins.load_entry_points("tasks")
+    return sorted(TASKS)
+
+
+def find(name: str, folder: Folder = None) -> type[Task]:
+    """The class of a task. `folder` is of a model that it should run with, and may name a plugin that is missing."""
+    if name not in TASKS and name not in names():
+        module = pretrained.plugin_of(folder, f"task {name}")
+        if folder is not None and module is not None:
+            raise FolderError(plugins.missing(Path(folder), module, f'the task "{name}"'))
         raise ConfigError(f'There is no task "{name}".{nearest(name, TASKS)} There are: {", ".join(TASKS)}.')
+    if name in OWN:
+        return OWN[name]
     module, attribute = TASKS[name]
     found: type[Task] = getattr(importlib.import_module(module), attribute)
     return found
 
 
-Folder: TypeAlias = str | PathLike[str] | None
 TextClassifier: TypeAlias = "ClassifyText[str, Label | RegressionValue]"
 
 
@@ -155,7 +170,7 @@ def task(  # type: ignore[misc]  # the overloads leave device and dtype to their
     matrices to 8 bits, which a CPU runs several times faster. Other `options` hold for every call that does not say
     otherwise.
     """
-    kind = find(name)
+    kind = find(name, path)
     found = pretrained.default(name).open() if path is None else pretrained.resolve_path(path)
     given: dict[str, Any] = options
     return kind.load(found, device=device, dtype=dtype, **given)

@@ -116,6 +116,7 @@ class Task(Generic[Input, Reply]):
     # batch is such rows, whole rows may be appended too.
     fills: Mapping[str, int] = MappingProxyType({})
     contrastive: bool = False  # whether rows of a batch are one another's negatives
+    draws: ClassVar[bool] = False  # whether answers have a method `draw()` that returns a PIL image
     cached: ClassVar[bool] = True  # whether examples are kept; images are decoded when they are asked for
 
     has_slots: ClassVar[bool] = False  # whether its queries each place a box
@@ -256,11 +257,15 @@ class Task(Generic[Input, Reply]):
             return things[0], options
         if len(things) == 2 and self.beside is not None and self.beside not in options:
             return things[0], {self.beside: things[1], **options}
-        pairs = self.asks == 2 and self.beside is None
-        if pairs and len(things) == 2:
+        if self.takes_pairs() and len(things) == 2:
             return paired(*things), options
-        what = "pair" if pairs else "input"
+        what = "pair" if self.takes_pairs() else "input"
         raise InputError(f"{self.name} takes one {what} or a list of them; give options by name.")
+
+    @classmethod
+    def takes_pairs(cls) -> bool:
+        """Whether an input is a pair of texts."""
+        return cls.asks == 2 and cls.beside is None
 
     def respond(self, thing: Any, **options: Any) -> Any:
         """The answer to one input, or those to a list."""

@@ -73,6 +73,7 @@ class Match(PictureTextTask[ImageInput, TextMatch]):
     takes = ("texts", "template")
     beside = "texts"
     writes = False
+    draws = False
     batch = BatchConfig(rows=128)
     kind = "bpe"
     metric = "recall10"

@@ -66,6 +66,7 @@ class ImageOptions(Options):
 class PictureTask(DecodedTask[Input, Reply]):
     format = "tsv"
     data_sizes = ("image_size",)
+    draws = True
     options_class: ClassVar[type[Options]] = ImageOptions
     settings: ImageOptions
     batch = BatchConfig(rows=32)

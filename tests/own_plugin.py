@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 import anyformer as af
 from anyformer import plugins
+from anyformer.core.positions import BiasedPositions
 from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.text import TextInput, TextInputConfig
 from anyformer.recipes.common import stack_report
@@ -33,9 +34,27 @@ class Parity(af.Positions):
     def reset(self, std: float = 0.0) -> None:
         nn.init.ones_(self.step)
 
-    def embed(self, tokens: af.Tokens) -> Tensor:
+    def forward(self, tokens: af.Tokens) -> Tensor:
         places = torch.arange(tokens.x.shape[1], device=tokens.x.device)
         return (places % 2)[:, None] * self.step.expand(tokens.x.shape[-1])
+
+
+class Slope(BiasedPositions):
+    """A bias: keys that are further away get lower scores."""
+
+    def __init__(self, n_heads: int) -> None:
+        super().__init__()
+        self.register_buffer("steps", torch.linspace(0.1, 1.0, n_heads)[:, None, None], persistent=False)
+
+    def reset(self, std: float = 0.0) -> None:
+        self.steps = torch.linspace(0.1, 1.0, len(self.steps))[:, None, None]
+
+    def forward(
+        self, query: Tensor, key: Tensor, offset: int, scale: float, grid: tuple[int, ...] | None = None
+    ) -> Tensor:
+        rows = torch.arange(query.shape[2], device=query.device)[:, None] + offset
+        distance = (rows - torch.arange(key.shape[2], device=key.device)).abs()
+        return -self.steps * distance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +94,7 @@ def build(config: PebbleConfig) -> af.Model:
 
 af.register("distance", score=lambda n_heads, d_head: Distance())
 af.register("parity", positions=lambda config: Parity())
+af.register("slope", positions=lambda config: Slope(config.n_heads))
 af.register("pebble", config=PebbleConfig, build=build, sizes={"pebble-tiny": PebbleConfig()}, description="Pebbles")
 
 

@@ -86,6 +86,50 @@ def test_a_model_survives_save_and_load(plugin: Path) -> None:
     assert torch.equal(af.load("saved")(input_ids=ids).logits, again(input_ids=ids).logits)
 
 
+@pytest.mark.parametrize(
+    ("recipe", "given"),
+    [
+        ("gpt2-tiny", {"positions": "parity", "score": "distance"}),
+        ("gpt2-tiny", {"positions": "learned+slope"}),
+        ("bert-tiny", {"positions": "learned+slope", "score": "distance"}),
+        ("t5-tiny", {"positions": "slope"}),
+        ("vit-tiny", {"positions": "learned+slope", "score": "distance"}),
+    ],
+)
+def test_every_family_takes_them(recipe: str, given: dict[str, str], plugin: Path) -> None:
+    plugins.load("pebbles")
+    torch.manual_seed(0)
+    ids = torch.randint(5, 90, (1, 8))
+    batch = {"input_ids": ids}
+    if recipe == "t5-tiny":
+        batch["decoder_input_ids"] = ids
+    if recipe == "vit-tiny":
+        batch = {"pixel_values": torch.randn(1, 3, 32, 32)}
+    models = [af.build(recipe, **changes).eval() for changes in (given, {})]
+    if recipe != "vit-tiny":  # positions and scores are parts of the numbers
+        models[1].load_state_dict(models[0].state_dict(), strict=False)
+    found, other = (model(**batch).to_tuple()[0] for model in models)
+    assert not torch.allclose(found, other)
+    models[0].save("saved")
+    assert torch.equal(found, af.load("saved", optimize=False)(**batch).to_tuple()[0])
+    forget_all()
+    with pytest.raises(FolderError, match="pass --plugin pebbles"):
+        af.load("saved")
+
+
+def test_what_makes_no_sense_is_refused(plugin: Path) -> None:
+    plugins.load("pebbles")
+    for changes, said in (
+        ({"positions": "slop"}, 'Did you mean "slope"'),
+        ({"score": "distanc"}, 'Did you mean "distance"'),
+        ({"positions": "slope+parity"}, "only one of slope and parity"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            af.build("gpt2-tiny", **changes)
+    with pytest.raises(ConfigError, match="enter with tokens; images take only"):
+        af.build("vit-tiny", positions="parity")
+
+
 def test_the_commands_take_a_plugin(plugin: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train = ["train", "generate", "--recipe", "pebble-tiny", "--data", "text.txt", "--out", "mine", "--max-length", "8"]
     own = ("--plugin", "pebbles")

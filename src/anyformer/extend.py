@@ -17,15 +17,14 @@ from anyformer.core.init import InitConfig
 from anyformer.core.positions import Positions
 from anyformer.errors import ConfigError
 from anyformer.model import Model
+from anyformer.recipes import settings as spellings
 from anyformer.registry import Family
 from anyformer.tasks.base import Task
 
 NAME = re.compile(r"[a-z0-9][a-z0-9.-]*")
 BUILT_IN = {
-    "score": ("scaled", "dot", "general", "additive", "cosine"),
-    "positions": tuple(
-        "none sinusoidal learned learned-2d sinusoidal-2d rotary rotary-2d relative xl alibi network".split()
-    ),
+    "score": tuple(spellings.SCORES),
+    "positions": (*spellings.EMBEDDED, *spellings.EMBEDDED_2D, *spellings.ATTENDED, *spellings.ATTENDED_2D),
 }
 TaskType = TypeVar("TaskType", bound=type[Task])
 

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal, cast
 
 from torch import nn
 
+from anyformer import plugins
 from anyformer.config import Settings
 from anyformer.core.activations import ACTIVATIONS
 from anyformer.core.attention import Attention, AttentionConfig
@@ -32,17 +33,17 @@ from anyformer.core.positions import (
 )
 from anyformer.core.rope import RopeConfig
 from anyformer.core.stack import Stack
-from anyformer.errors import nearest
+from anyformer.errors import ConfigError, nearest
 from anyformer.layers.wrappers import FinalDropoutStack
 from anyformer.recipes.settings import (
     ATTENDED,
     ATTENDED_2D,
     EMBEDDED,
-    SCORES,
-    Score,
     check_mask,
     check_positions,
+    check_score,
     make_mask,
+    make_score,
     split_masks,
 )
 
@@ -76,7 +77,7 @@ class TransformerConfig(Settings):
     n_buckets: int = 32  # of relative positions
     max_distance: int = 128
     mask: str = "all"  # see recipes/settings.py
-    score: Score = "scaled"  # of a query and a key
+    score: str = "scaled"  # of a query and a key
     dropout: float = 0.0
     attention_dropout: float | None = 0.0  # None: dropout
     hidden_dropout: float | None = 0.0
@@ -98,6 +99,7 @@ class TransformerConfig(Settings):
         both = self.parallel and self.norm_order == "post"
         self.require(not both, 'norm_order "post" normalizes after each sublayer, but parallel adds them at once.')
         check_positions(self.positions, self.position_kinds)
+        check_score(self.score)
         if "relative" in self.kinds:
             self._check_buckets()
         for text in split_masks(self.mask):
@@ -173,7 +175,10 @@ class TransformerConfig(Settings):
             return LearnedPositions(self.n_positions, width)
         if "sinusoidal" in self.kinds:
             return LearnedPositions(self.n_positions, width, fixed="halves")
-        return NetworkPositions(width, self.n_positions) if "network" in self.kinds else None
+        if "network" in self.kinds:
+            return NetworkPositions(width, self.n_positions)
+        own = own_positions(self)
+        return None if own is None or used_by_attention(own) else own
 
     def rotary(self, layer: int) -> Rotary:
         return Rotary(self.head_width, rope=self.ropes[0], trained=self.n_positions)
@@ -181,6 +186,17 @@ class TransformerConfig(Settings):
     def score_scale(self, layer: int) -> float | None:
         """Factor of the scores; None: 1 / √d_head."""
         return 1.0 if self.score == "dot" else None
+
+
+def own_positions(config: TransformerConfig) -> Positions | None:
+    """The encoding that a plugin registered, if the settings name one."""
+    make = next((plugins.POSITIONS[kind] for kind in config.kinds if kind in plugins.POSITIONS), None)
+    return None if make is None else cast("Positions", make(config))
+
+
+def used_by_attention(positions: Positions) -> bool:
+    """Whether an encoding rotates queries and keys or has a bias, and does not enter with the tokens."""
+    return type(positions).prepare is not Positions.prepare
 
 
 def attended_positions(config: TransformerConfig, causal: bool) -> Positions | list[Positions] | None:
@@ -195,6 +211,11 @@ def attended_positions(config: TransformerConfig, causal: bool) -> Positions | l
     if kind == "rotary-2d":
         return Rotary2D(config.head_width, config.ropes[0])
     if kind is None:
+        own = own_positions(config)
+        if own is None or used_by_attention(own):
+            return own
+        if config.grid is not None:
+            raise ConfigError(f'positions "{config.positions}" enter with tokens; images take only those of attention.')
         return None
     layers: list[Positions] = [config.rotary(layer) for layer in range(config.n_layers)]
     return layers[0] if len({layer.shared_key for layer in layers}) == 1 else layers
@@ -228,7 +249,7 @@ def attention(config: TransformerConfig, layer: int, mask: Mask, d_context: int 
         dropout=config.dropout if config.attention_dropout is None else config.attention_dropout,
         mask=mask,
     )
-    return Attention(settings, SCORES[config.score](config.n_heads, config.head_width))
+    return Attention(settings, make_score(config.score, config.n_heads, config.head_width))
 
 
 def feedforward(config: TransformerConfig) -> FeedForward:

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Literal
 
 from torch import nn
 
+from anyformer import plugins
 from anyformer.core.masks import NO_MASK, Causal, Dilated, Local2D, Mask, Prefix, Window
 from anyformer.core.score import AdditiveScore, CosineScore, GeneralScore
 from anyformer.errors import ConfigError, nearest
@@ -27,7 +27,6 @@ EMBEDDED_2D = ("learned-2d", "sinusoidal-2d")
 ATTENDED = ("rotary", "relative", "xl", "alibi")  # kinds that attention uses
 ATTENDED_2D = ("rotary-2d",)
 
-Score = Literal["scaled", "dot", "general", "additive", "cosine"]
 MASKS: Mapping[str, tuple[str, ...]] = {  # name -> what its numbers are
     "all": (),
     "causal": (),
@@ -81,18 +80,31 @@ def make_mask(text: str, causal: bool, grid: tuple[int, ...] | None = None, extr
 def check_positions(text: str, known: tuple[str, ...]) -> None:
     """Raise ConfigError unless the text names position encodings of `known`, at most one of each sort."""
     kinds = text.split("+")
+    known = (*known, *plugins.POSITIONS)
     for kind in kinds:
         if kind not in known:
             raise ConfigError(
                 f'positions "{kind}" is unknown here; it can be {", ".join(known)}.{nearest(kind, known)}'
             )
-    for sort in ((*EMBEDDED, *EMBEDDED_2D), (*ATTENDED, *ATTENDED_2D)):
+    for sort in ((*EMBEDDED, *EMBEDDED_2D), (*ATTENDED, *ATTENDED_2D), (*plugins.POSITIONS,)):
         found = [kind for kind in kinds if kind in sort]
         if len(found) > 1:
             raise ConfigError(f'positions "{text}": only one of {" and ".join(found)} can be used at a time.')
 
 
-SCORES: Mapping[Score, Callable[[int, int], nn.Module | None]] = {
+def check_score(text: str) -> None:
+    """Raise ConfigError unless the text names a score."""
+    known = (*SCORES, *plugins.SCORES)
+    if text not in known:
+        raise ConfigError(f'score "{text}" is unknown; it can be {", ".join(known)}.{nearest(text, known)}')
+
+
+def make_score(name: str, n_heads: int, width: int) -> nn.Module | None:
+    """The module of a score; None for dot products."""
+    return (SCORES[name] if name in SCORES else plugins.SCORES[name])(n_heads, width)
+
+
+SCORES: Mapping[str, Callable[[int, int], nn.Module | None]] = {
     "scaled": lambda n_heads, width: None,
     "dot": lambda n_heads, width: None,
     "general": lambda n_heads, width: GeneralScore(width, width),

@@ -15,7 +15,6 @@ from anyformer.core.init import InitConfig
 from anyformer.heads.language import LanguageConfig
 from anyformer.recipes.base import TINY, Norm
 from anyformer.recipes.builders import encoder_decoder, register
-from anyformer.recipes.settings import Score
 from anyformer.recipes.text import PairConfig
 
 
@@ -34,7 +33,7 @@ class T5Config(PairConfig):
     out_bias: bool = False
     hidden_bias: bool = False
     positions: str = "relative"
-    score: Score = "dot"
+    score: str = "dot"
     dropout: float = 0.1
     attention_dropout: float | None = None
     hidden_dropout: float | None = None

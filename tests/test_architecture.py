@@ -36,6 +36,7 @@ TIERS = [
     ("fast",),  # found by the others through core/rewrites.py alone
     (
         "cli",
+        "extend",
         "serve",
         "explorer",
         "integrations",

@@ -89,7 +89,7 @@ class LabeledTask(DecodedTask[Input, Label]):
         options = setup.task if setup.task is not None else cls.options_class()
         labels = cls.find_labels(setup.all_of(rows), setup)
         if build.is_folder(source):
-            model = load_model(source, dtype=torch.float32)
+            model = load_model(source, device="cpu", dtype=torch.float32)
             if not cls.fits(model.config):
                 raise FolderError(f"{source} holds a {model.family} model; {cls.name} needs {cls.wanted}.")
             model = build.with_settings(model, setup.model)

@@ -91,7 +91,7 @@ class PictureTask(DecodedTask[Input, Reply]):
         options: Any = setup.task if setup.task is not None else cls.options_class()
         labels = cls.find_labels(setup.all_of(rows), options, setup)
         if build.is_folder(source):
-            model = load_model(source, dtype=torch.float32)
+            model = load_model(source, device="cpu", dtype=torch.float32)
             model = build.finetune_model(model, cls.fits)
             if not cls.fits(model.config):
                 raise FolderError(f"{source} holds a {model.family} model; {cls.name} needs {cls.wanted}.")

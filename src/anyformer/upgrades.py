@@ -94,6 +94,8 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
     },
     "TrainState": {"stale": "evals_without_improvement"},
     "TransformerXLConfig": {"order": "norm_order"},
+    "TrOCRConfig": {"norm_embedding": "embedding_norm"},
+    "VideoMAEConfig": {"qv_bias": "qkv_bias"},
     "ViTPoseConfig": {"hidden_ratio": "mlp_ratio", "n_joints": "n_keypoints", "spread": "heatmap_sigma"},
 }
 
@@ -124,11 +126,24 @@ def _rebuild_gpt2(saved: dict[str, Any]) -> None:
         saved["score"] = "dot"
 
 
+def _rebuild_mae(saved: dict[str, Any]) -> None:
+    for name in ("image_size", "patch_size"):
+        if isinstance(saved.get(name), int):
+            saved[name] = [saved[name]] * 2
+
+
+def _rebuild_trocr(saved: dict[str, Any]) -> None:
+    if not saved.pop("learned_positions", True):
+        saved["positions"] = "sinusoidal"
+
+
 # Class of settings -> what changes in saved ones besides names.
 REBUILT: Mapping[str, Callable[[dict[str, Any]], None]] = {
     "GPT2Config": _rebuild_gpt2,
     "GPTNeoXConfig": _rebuild_gptneox,
     "LlamaConfig": _rebuild_llama,
+    "MAEConfig": _rebuild_mae,
+    "TrOCRConfig": _rebuild_trocr,
 }
 
 # Old name of a task's column, as data.columns gives it -> today's name.

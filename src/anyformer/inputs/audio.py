@@ -28,6 +28,7 @@ class SpectrogramInputConfig(Settings):
     n_tokens: int = 2  # learned tokens before the patches: class and distillation token
     combine: Literal["add", "concat"] = "add"  # add positions to patches, or concatenate them
     d_position: int | None = None  # None: d_model
+    positions: bool = True  # a learned vector for each patch and each of those tokens
     dropout: float = 0.0
 
     @property
@@ -53,7 +54,7 @@ class SpectrogramInput(Input):
         height, width = config.patch_size
         self.patches = Linear(height * width, config.d_model)
         d_position = config.d_position if config.d_position is not None else config.d_model
-        self.positions = LearnedGrid(*config.grid, d_position, extra=config.n_tokens)
+        self.positions = LearnedGrid(*config.grid, d_position, extra=config.n_tokens) if config.positions else None
         self.tokens = nn.ModuleList(LearnedTokens(1, config.d_model) for _ in range(config.n_tokens))
 
     def forward(self, run: ForwardContext) -> Tokens:
@@ -61,11 +62,13 @@ class SpectrogramInput(Input):
         config = self.config
         check_shape(values, "input_values", "batch", config.n_frames, config.n_mels)
         x = self.patches(self._cut(values.to(self.patches.weight.dtype)))
-        table = self.positions(*config.grid)
-        extra, cells = table[: config.n_tokens], table[config.n_tokens :]
-        x = x + cells if config.combine == "add" else torch.cat([x, cells.expand(x.shape[0], -1, -1)], dim=-1)
-        if config.n_tokens:
-            learned = torch.cat([token() for token in self.tokens]) + extra
+        learned = torch.cat([token() for token in self.tokens]) if config.n_tokens else None
+        if self.positions is not None:
+            table = self.positions(*config.grid)
+            extra, cells = table[: config.n_tokens], table[config.n_tokens :]
+            x = x + cells if config.combine == "add" else torch.cat([x, cells.expand(x.shape[0], -1, -1)], dim=-1)
+            learned = None if learned is None else learned + extra
+        if learned is not None:
             x = torch.cat([learned.expand(x.shape[0], -1, -1), x], dim=1)
         mask = to_bool_mask(run.tensor("attention_mask"), (x.shape[0], x.shape[1]), "attention_mask")
         return Tokens(F.dropout(x, config.dropout, self.training), mask, grid=config.grid)

@@ -25,7 +25,7 @@ class PrefixedTextInput(TextInput):
     def __init__(
         self,
         config: TextInputConfig,
-        positions: Positions,
+        positions: Positions | None,
         source: str,
         d_source: int,
         norm: NormConfig,

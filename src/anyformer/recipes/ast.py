@@ -7,33 +7,45 @@ Published: AudioSet 0.459 mean average precision, Speech Commands V2 98.1% (tabl
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
-from anyformer.core.norms import make_norm
-from anyformer.core.stack import Stack
 from anyformer.heads.base import Head
 from anyformer.heads.classify import ClassificationConfig, ClassificationHead, Problem
 from anyformer.heads.embed import EmbeddingHead
 from anyformer.heads.pooling import PoolingConfig
 from anyformer.inputs.audio import SpectrogramInput, SpectrogramInputConfig
-from anyformer.model import Model, Stage
-from anyformer.recipes.common import TINY, PreNormConfig, encoder_block, stack_report, xavier_init
-from anyformer.registry import Family, register
+from anyformer.recipes.base import TINY, TransformerConfig, xavier_init
+from anyformer.recipes.builders import encoder, register
+from anyformer.recipes.settings import ATTENDED, ATTENDED_2D
 
 
 @dataclass(frozen=True, kw_only=True)
-class ASTConfig(PreNormConfig):
-    d_head: int | None = None  # None: d_model / n_heads
+class ASTConfig(TransformerConfig):
+    d_hidden: int | None = 3072
+    norm_eps: float = 1e-12
     n_mels: int = 128
     n_frames: int = 1024  # 10 ms each
     patch_size: int = 16
     mel_stride: int = 10
     frame_stride: int = 10
-    drop_path: float = 0.0
-    qkv_bias: bool = True
     head: Literal["base", "classify"] = "classify"
     n_labels: int = 527
     problem: Problem | None = None
+
+    position_kinds = ("none", "learned", *ATTENDED, *ATTENDED_2D)
+
+    def check(self) -> None:
+        super().check()
+        self.require(self.positions_combine == "add", 'positions_combine "concat" is not supported.')
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        return self.inputs.grid
+
+    @property
+    def grid_offset(self) -> int:
+        return self.inputs.n_tokens
 
     @property
     def inputs(self) -> SpectrogramInputConfig:
@@ -43,28 +55,21 @@ class ASTConfig(PreNormConfig):
             patch_size=(self.patch_size, self.patch_size),
             stride=(self.mel_stride, self.frame_stride),
             d_model=self.d_model,
+            positions="learned" in self.kinds,
             dropout=self.dropout,
         )
 
 
-def build(config: ASTConfig) -> Model:
-    same: dict[str, Any] = {"drop_path": config.drop_path, "qkv_bias": config.qkv_bias, "d_head": config.d_head}
-    blocks = [encoder_block(config, **same) for _ in range(config.n_layers)]
-    stack = Stack(blocks, make_norm(config.norm, config.d_model))
-    head: Head = EmbeddingHead("encoder", PoolingConfig(d_model=config.d_model, stage="encoder", pooling="pair"))
-    if config.head == "classify":
-        head = ClassificationHead(
-            ClassificationConfig(
-                d_model=config.d_model,
-                n_labels=config.n_labels,
-                stage="encoder",
-                pooling="pair",
-                norm=config.norm,
-                problem=config.problem,
-            )
-        )
-    report = stack_report("encoder", config.n_layers)
-    return Model("ast", config, [Stage("encoder", SpectrogramInput(config.inputs), stack)], {config.head: head}, report)
+def _inputs(config: ASTConfig) -> SpectrogramInput:
+    return SpectrogramInput(config.inputs)
+
+
+def _heads(config: ASTConfig, inputs: SpectrogramInput) -> dict[str, Head]:
+    pooled: dict[str, Any] = {"d_model": config.d_model, "stage": "encoder", "pooling": "pair"}
+    if config.head == "base":
+        return {"base": EmbeddingHead("encoder", PoolingConfig(**pooled))}
+    classify = ClassificationConfig(n_labels=config.n_labels, norm=config.norm_config, problem=config.problem, **pooled)
+    return {"classify": ClassificationHead(classify)}
 
 
 SIZES = {
@@ -77,4 +82,4 @@ SIZES = {
     "ast-base-speech": ASTConfig(n_frames=128, n_labels=35),
 }
 
-register(Family("ast", ASTConfig, build, xavier_init, __doc__ or ""), SIZES)
+register("ast", ASTConfig, partial(encoder, inputs=_inputs, heads=_heads), SIZES, xavier_init)

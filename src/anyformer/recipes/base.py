@@ -7,6 +7,7 @@ or a property here, and a field of the same name there. `positions`, `mask`, `sc
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, cast
 
@@ -39,6 +40,7 @@ from anyformer.recipes.settings import (
     ATTENDED,
     ATTENDED_2D,
     EMBEDDED,
+    MASKS,
     check_mask,
     check_positions,
     check_score,
@@ -88,6 +90,7 @@ class TransformerConfig(Settings):
     # Constants of a family, or fields of its class.
     reads_text = False
     layer_scale = cast("float | None", None)
+    mask_kinds: ClassVar[tuple[str, ...]] = tuple(MASKS)
     position_kinds: ClassVar[tuple[str, ...]] = (*EMBEDDED, *ATTENDED)
 
     def check(self) -> None:
@@ -103,7 +106,7 @@ class TransformerConfig(Settings):
         if "relative" in self.kinds:
             self._check_buckets()
         for text in split_masks(self.mask):
-            name, _ = check_mask(text)
+            name, _ = check_mask(text, self.mask_kinds)
             self.require(name != "local-2d" or self.grid is not None, f'mask "{text}" is for images, which have rows.')
 
     def _check_buckets(self) -> None:
@@ -180,6 +183,26 @@ class TransformerConfig(Settings):
         own = own_positions(self)
         return None if own is None or used_by_attention(own) else own
 
+    def attended_positions(self, causal: bool) -> Positions | list[Positions] | None:
+        """The encoding that attention uses, one for all layers or one for each; None: there is none."""
+        kind = next((kind for kind in self.kinds if kind in (*ATTENDED, *ATTENDED_2D)), None)
+        if kind == "relative":
+            return RelativeBuckets(self.n_heads, self.n_buckets, self.max_distance, bidirectional=not causal)
+        if kind == "alibi":
+            return ALiBi(self.n_heads)
+        if kind == "xl":
+            return [RelativeXL(self.n_heads, self.head_width, self.d_model) for _ in range(self.n_layers)]
+        if kind == "rotary-2d":
+            return Rotary2D(self.head_width, self.ropes[0])
+        if kind is None:
+            own = own_positions(self)
+            if own is not None and not used_by_attention(own) and self.grid is not None:
+                why = "enter with tokens; images take only those of attention"
+                raise ConfigError(f'positions "{self.positions}" {why}.')
+            return own if own is not None and used_by_attention(own) else None
+        layers: list[Positions] = [self.rotary(layer) for layer in range(self.n_layers)]
+        return layers[0] if len({layer.shared_key for layer in layers}) == 1 else layers
+
     def rotary(self, layer: int) -> Rotary:
         return Rotary(self.head_width, rope=self.ropes[0], trained=self.n_positions)
 
@@ -197,28 +220,6 @@ def own_positions(config: TransformerConfig) -> Positions | None:
 def used_by_attention(positions: Positions) -> bool:
     """Whether an encoding rotates queries and keys or has a bias, and does not enter with the tokens."""
     return type(positions).prepare is not Positions.prepare
-
-
-def attended_positions(config: TransformerConfig, causal: bool) -> Positions | list[Positions] | None:
-    """The encoding that attention uses, one for all layers or one for each; None: there is none."""
-    kind = next((kind for kind in config.kinds if kind in (*ATTENDED, *ATTENDED_2D)), None)
-    if kind == "relative":
-        return RelativeBuckets(config.n_heads, config.n_buckets, config.max_distance, bidirectional=not causal)
-    if kind == "alibi":
-        return ALiBi(config.n_heads)
-    if kind == "xl":
-        return [RelativeXL(config.n_heads, config.head_width, config.d_model) for _ in range(config.n_layers)]
-    if kind == "rotary-2d":
-        return Rotary2D(config.head_width, config.ropes[0])
-    if kind is None:
-        own = own_positions(config)
-        if own is None or used_by_attention(own):
-            return own
-        if config.grid is not None:
-            raise ConfigError(f'positions "{config.positions}" enter with tokens; images take only those of attention.')
-        return None
-    layers: list[Positions] = [config.rotary(layer) for layer in range(config.n_layers)]
-    return layers[0] if len({layer.shared_key for layer in layers}) == 1 else layers
 
 
 def sublayer(config: TransformerConfig, part: nn.Module, layer: int) -> Sublayer:
@@ -273,11 +274,20 @@ def block(config: TransformerConfig, layer: int, causal: bool = False, d_context
     return Block({name: sublayer(config, part, layer) for name, part in parts.items()}, config.parallel)
 
 
-def stack(config: TransformerConfig, causal: bool = False, d_context: int | None = None) -> Stack:
-    """The blocks of a model, with their final norm and the positions that attention uses."""
-    blocks = [block(config, layer, causal, d_context) for layer in range(config.n_layers)]
-    norm = make_norm(config.norm_config, config.d_model) if config.has_final_norm else None
-    positions = attended_positions(config, causal)
+def stack(
+    config: TransformerConfig,
+    causal: bool = False,
+    d_context: int | None = None,
+    *,
+    final_norm: NormConfig | None = None,
+    make_block: Callable[..., Block] = block,
+) -> Stack:
+    """The blocks of a model, with their final norm and the positions that attention uses. `final_norm` replaces the
+    one that the settings describe; `make_block(config, layer, causal, d_context)` makes other blocks."""
+    blocks = [make_block(config, layer, causal, d_context) for layer in range(config.n_layers)]
+    settings = config.norm_config if final_norm is None and config.has_final_norm else final_norm
+    norm = make_norm(settings, config.d_model) if settings is not None else None
+    positions = config.attended_positions(causal)
     if config.final_dropout:
         return FinalDropoutStack(blocks, norm, positions, config.layer_drop, final_dropout=config.final_dropout)
     return Stack(blocks, norm, positions, config.layer_drop)

@@ -8,33 +8,28 @@ Published: B 85.2%, L 87.4% on ImageNet (table 1 of the paper); B 45.6 mIoU on A
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
-from anyformer.core.block import Block
-from anyformer.core.norms import make_norm
 from anyformer.core.positions import Positions, RelativeGrid
-from anyformer.core.stack import Stack
 from anyformer.heads.base import Head
 from anyformer.heads.classify import ClassificationConfig, ClassificationHead, Problem
 from anyformer.heads.embed import EmbeddingHead
 from anyformer.heads.pooling import PoolingConfig
 from anyformer.heads.segment import UPerConfig, UPerHead
 from anyformer.heads.tag import VisualTokenHead
-from anyformer.inputs.image import ImageInput
-from anyformer.model import Model, Stage
-from anyformer.recipes.common import PreNormConfig, encoder_block, image_input_config, normal_init, stack_report
-from anyformer.registry import Family, register
+from anyformer.inputs.image import ImageInput, ImageInputConfig
+from anyformer.recipes.builders import encoder, register
+from anyformer.recipes.images import ImageConfig
+from anyformer.recipes.settings import ATTENDED, ATTENDED_2D
 
 
 @dataclass(frozen=True, kw_only=True)
-class BEiTConfig(PreNormConfig):
-    image_size: tuple[int, ...] = (224, 224)
-    patch_size: tuple[int, ...] = (16, 16)
-    n_channels: int = 3
+class BEiTConfig(ImageConfig):
     vocab_size: int = 8192  # visual words
     drop_path: float = 0.1  # of the last block; earlier ones less
     layer_scale: float | None = 0.1  # where the scale of each sublayer's result starts; None: there is none
-    positions: Literal["none", "learned"] = "none"  # added to the patches
+    positions: str = "none"
     relative_position_bias: Literal["none", "each", "shared"] = (
         "each"  # numbers for rows and columns apart: in each block, or one set
     )
@@ -54,39 +49,40 @@ class BEiTConfig(PreNormConfig):
 
     def check(self) -> None:
         super().check()
+        both = self.relative_position_bias != "none" and {*ATTENDED, *ATTENDED_2D} & set(self.kinds)
+        self.require(not both, f'positions "{self.positions}" need relative_position_bias "none".')
         if self.head == "segment":
             good = len(self.layers) == 4 and all(-1 <= layer <= self.n_layers for layer in self.layers)
             self.require(good, f"layers is {self.layers}; segmentation reads four of the {self.n_layers}.")
 
     @property
-    def grid(self) -> tuple[int, int]:
-        return self.image_size[0] // self.patch_size[0], self.image_size[1] // self.patch_size[1]
+    def patches(self) -> ImageInputConfig:
+        return super().patches.replace(class_token=True, mask_token=self.mask_token, any_size=True)
 
+    @property
+    def grid_offset(self) -> int:
+        return 1
 
-def _block(config: BEiTConfig, depth: int) -> Block:
-    rate = config.drop_path * depth / max(config.n_layers - 1, 1)
-    return encoder_block(config, drop_path=rate, layer_scale=config.layer_scale)
+    @property
+    def has_final_norm(self) -> bool:
+        return not self.mean_pooling
 
-
-def _stack(config: BEiTConfig) -> Stack:
-    places: Positions | list[Positions] | None = None
-    if config.relative_position_bias == "shared":
-        places = RelativeGrid(*config.grid, config.n_heads)
-    elif config.relative_position_bias == "each":
-        places = [RelativeGrid(*config.grid, config.n_heads) for _ in range(config.n_layers)]
-    blocks = [_block(config, depth) for depth in range(config.n_layers)]
-    norm = None if config.mean_pooling else make_norm(config.norm, config.d_model)
-    return Stack(blocks, norm, places)
+    def attended_positions(self, causal: bool) -> Positions | list[Positions] | None:
+        if self.relative_position_bias == "none":
+            return super().attended_positions(causal)
+        if self.relative_position_bias == "shared":
+            return RelativeGrid(*self.grid, self.n_heads)
+        return [RelativeGrid(*self.grid, self.n_heads) for _ in range(self.n_layers)]
 
 
 def _head(config: BEiTConfig) -> Head:
     pooled: dict[str, Any] = {"d_model": config.d_model, "stage": "encoder"}
     if config.mean_pooling:
-        pooled |= {"pooling": "mean", "skip": 1, "norm": config.norm}
+        pooled |= {"pooling": "mean", "skip": 1, "norm": config.norm_config}
     if config.head == "base":
         return EmbeddingHead("encoder", PoolingConfig(**pooled))
     if config.head == "words":
-        return VisualTokenHead(config.d_model, config.vocab_size, config.norm, "encoder")
+        return VisualTokenHead(config.d_model, config.vocab_size, config.norm_config, "encoder")
     if config.head == "classify":
         return ClassificationHead(ClassificationConfig(n_labels=config.n_labels, problem=config.problem, **pooled))
     auxiliary = ("auxiliary", "auxiliary_weight", "d_auxiliary", "n_auxiliary_convs")
@@ -95,11 +91,12 @@ def _head(config: BEiTConfig) -> Head:
     return UPerHead(UPerConfig(stage="encoder", **same))
 
 
-def build(config: BEiTConfig) -> Model:
-    inputs = image_input_config(config).replace(positions=config.positions, mask_token=config.mask_token, any_size=True)
-    report = stack_report("encoder", config.n_layers)
-    stage = Stage("encoder", ImageInput(inputs), _stack(config))
-    return Model("beit", config, [stage], {config.head: _head(config)}, report)
+def _heads(config: BEiTConfig, inputs: ImageInput) -> dict[str, Head]:
+    return {config.head: _head(config)}
+
+
+def _inputs(config: BEiTConfig) -> ImageInput:
+    return ImageInput(config.patches)
 
 
 _BASE = BEiTConfig()
@@ -125,4 +122,4 @@ SIZES = {
     "beit-l16-segment": _LARGE.replace(**_ADE, layers=(6, 10, 14, 22)),
 }
 
-register(Family("beit", BEiTConfig, build, normal_init, __doc__ or ""), SIZES)
+register("beit", BEiTConfig, partial(encoder, inputs=_inputs, heads=_heads), SIZES)

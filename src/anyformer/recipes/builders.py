@@ -88,7 +88,9 @@ def register(
     sizes: Mapping[str, Settings],
     init: Callable[[Any], InitConfig] = init,
     training: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+    finetune_model: Callable[[Model], Model] | None = None,
 ) -> None:
-    """Add a family: its settings, one of the builders, its sizes, and how some of them are best trained."""
+    """Add a family: its settings, one of the builders, its sizes, how some of them are best trained, and the part that
+    is fine-tuned if that is not all of it."""
     about = sys.modules[config.__module__].__doc__ or ""
-    add_family(Family(name, config, partial(build, family=name), init, about), sizes, training)
+    add_family(Family(name, config, partial(build, family=name), init, about, finetune_model), sizes, training)

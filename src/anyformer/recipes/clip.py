@@ -12,50 +12,53 @@ from typing import Literal
 
 from anyformer.config import Settings
 from anyformer.core.init import InitConfig
-from anyformer.core.masks import NO_MASK, Causal
-from anyformer.core.norms import make_norm
-from anyformer.core.positions import LearnedPositions
-from anyformer.core.stack import Stack
+from anyformer.core.norms import NormConfig
 from anyformer.heads.contrastive import LOG_SCALE, ContrastiveHead, ProjectionHead
-from anyformer.inputs.image import ImageInput
+from anyformer.inputs.image import ImageInput, ImageInputConfig
 from anyformer.inputs.text import TextInput, TextInputConfig
 from anyformer.model import Model, OutputSpec, Stage
-from anyformer.recipes.common import PreNormConfig, encoder_block, image_input_config, stack_report
+from anyformer.recipes.base import TransformerConfig, deep_init, stack
+from anyformer.recipes.common import stack_report
+from anyformer.recipes.images import ImageConfig
 from anyformer.registry import Family, register
 
 Use = Literal["base", "embed"]  # "embed": in the shared space
 
 
 @dataclass(frozen=True, kw_only=True)
-class TowerConfig(PreNormConfig):
-    """What both sides say."""
-
+class CLIPTextConfig(TransformerConfig):
     d_model: int = 512
     n_heads: int = 8
-    d_hidden: int = 2048
-    d_shared: int = 512
+    d_hidden: int | None = 2048
     activation: str = "quick_gelu"
-    norm_eps: float = 1e-5
-    init_std: float = 0.02
-    head: Use = "embed"
-
-
-@dataclass(frozen=True, kw_only=True)
-class CLIPTextConfig(TowerConfig):
     vocab_size: int = 49408
     max_length: int = 77
     padding: int | None = 1
     end: int = 49407  # 2: the largest id in a row, as the first published configs mean it
+    d_shared: int = 512
+    head: Use = "embed"
 
 
 @dataclass(frozen=True, kw_only=True)
-class CLIPVisionConfig(TowerConfig):
-    d_model: int = 768
-    n_heads: int = 12
-    d_hidden: int = 3072
-    image_size: tuple[int, ...] = (224, 224)
+class CLIPVisionConfig(ImageConfig):
+    activation: str = "quick_gelu"
+    norm_eps: float = 1e-5
     patch_size: tuple[int, ...] = (32, 32)
-    n_channels: int = 3
+    d_shared: int = 512
+    head: Use = "embed"
+
+    @property
+    def patches(self) -> ImageInputConfig:
+        return super().patches.replace(class_token=True, patch_bias=False, norm=self.norm_config, masked=False)
+
+    @property
+    def grid_offset(self) -> int:
+        return 1
+
+    @property
+    def has_final_norm(self) -> bool:
+        """The head normalizes the first token alone."""
+        return False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,25 +77,24 @@ class CLIPConfig(Settings):
         return self.vision.image_size
 
 
-def tower_stack(config: TowerConfig, causal: bool, final_norm: bool) -> Stack:
-    blocks = [encoder_block(config, mask=Causal() if causal else NO_MASK) for _ in range(config.n_layers)]
-    return Stack(blocks, make_norm(config.norm, config.d_model) if final_norm else None)
-
-
 def text_stage(config: CLIPTextConfig) -> Stage:
-    words = TextInputConfig(vocab_size=config.vocab_size, d_model=config.d_model, embeds=False, dropout=config.dropout)
-    inputs = TextInput(words, LearnedPositions(config.max_length, config.d_model))
-    return Stage("text", inputs, tower_stack(config, causal=True, final_norm=True), decodes=False)
+    words = TextInputConfig(
+        vocab_size=config.vocab_size,
+        d_model=config.d_model,
+        combine=config.positions_combine,
+        embeds=False,
+        dropout=config.dropout,
+    )
+    inputs = TextInput(words, config.embedded_positions(config.d_model))
+    return Stage("text", inputs, stack(config, causal=True), decodes=False)
 
 
 def vision_stage(
-    config: CLIPVisionConfig, final_norm: bool = False, frames: bool = False, optional: bool = False
+    config: CLIPVisionConfig, final_norm: NormConfig | None = None, frames: bool = False, optional: bool = False
 ) -> Stage:
     """CLIP normalizes the first token alone, after this; GIT all of them (`final_norm`), of images or films."""
-    pictures = image_input_config(config).replace(patch_bias=False, norm=config.norm, masked=False, frames=frames)
-    return Stage(
-        "vision", ImageInput(pictures), tower_stack(config, causal=False, final_norm=final_norm), optional=optional
-    )
+    inputs = ImageInput(config.patches.replace(frames=frames))
+    return Stage("vision", inputs, stack(config, final_norm=final_norm), optional=optional)
 
 
 def text_head(config: CLIPTextConfig, d_shared: int | None) -> ProjectionHead:
@@ -100,7 +102,7 @@ def text_head(config: CLIPTextConfig, d_shared: int | None) -> ProjectionHead:
 
 
 def vision_head(config: CLIPVisionConfig, d_shared: int | None) -> ProjectionHead:
-    return ProjectionHead("vision", config.d_model, norm=config.norm, d_shared=d_shared, embeds="image_embeds")
+    return ProjectionHead("vision", config.d_model, norm=config.norm_config, d_shared=d_shared, embeds="image_embeds")
 
 
 def build_text(config: CLIPTextConfig) -> Model:
@@ -127,12 +129,8 @@ def build(config: CLIPConfig) -> Model:
     return Model("clip", config, stages, {"match": match}, report)
 
 
-def init_tower(config: TowerConfig) -> InitConfig:
-    return InitConfig(std=config.init_std, residual_depth=2 * config.n_layers)
-
-
 def init(config: CLIPConfig) -> InitConfig:
-    return init_tower(config.text)
+    return deep_init(config.text)
 
 
 def _pair(patch: int, width: int, layers: int, text: int, shared: int, image: int = 224) -> CLIPConfig:
@@ -192,9 +190,9 @@ SIZES = {
 
 register(Family("clip", CLIPConfig, build, init, __doc__ or ""), SIZES)
 register(
-    Family("clip-text", CLIPTextConfig, build_text, init_tower, "Text tower of CLIP"), {"clip-text-tiny": _TINY_TEXT}
+    Family("clip-text", CLIPTextConfig, build_text, deep_init, "Text tower of CLIP"), {"clip-text-tiny": _TINY_TEXT}
 )
 register(
-    Family("clip-vision", CLIPVisionConfig, build_vision, init_tower, "Image tower of CLIP"),
+    Family("clip-vision", CLIPVisionConfig, build_vision, deep_init, "Image tower of CLIP"),
     {"clip-vision-tiny": _TINY_VISION},
 )

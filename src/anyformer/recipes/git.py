@@ -8,91 +8,67 @@ Published: base 131.4 CIDEr on COCO's captions (table 5 of the paper).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
-from anyformer.config import Settings
-from anyformer.core.attention import AttentionConfig
-from anyformer.core.block import Block
-from anyformer.core.feedforward import FeedForwardConfig
-from anyformer.core.masks import Causal
-from anyformer.core.norms import NormConfig
-from anyformer.core.positions import LearnedPositions
-from anyformer.core.stack import Stack
-from anyformer.heads.language import LanguageConfig, LanguageHead
+from anyformer.core.block import NormOrder
+from anyformer.heads.language import LanguageConfig
 from anyformer.inputs.prefix import PrefixedTextInput
-from anyformer.inputs.text import TextInputConfig
 from anyformer.model import Model, Stage
+from anyformer.recipes.base import TINY, stack
+from anyformer.recipes.builders import register
 from anyformer.recipes.clip import CLIPVisionConfig, vision_stage
-from anyformer.recipes.common import TINY, check_heads_divide, normal_init, stack_report, transformer_block
-from anyformer.registry import Family, register
+from anyformer.recipes.common import stack_report
+from anyformer.recipes.settings import EMBEDDED
+from anyformer.recipes.text import DecoderConfig, HeadName, decoder_heads, text_input_config
 
 
 @dataclass(frozen=True, kw_only=True)
-class GITConfig(Settings):
+class GITConfig(DecoderConfig):
     vision: CLIPVisionConfig = field(default_factory=lambda: CLIPVisionConfig(patch_size=(16, 16), head="base"))
     n_layers: int = 6
-    d_model: int = 768
-    n_heads: int = 12
-    d_hidden: int = 3072
+    d_hidden: int | None = 3072
     vocab_size: int = 30522
     max_length: int = 1024
-    activation: str = "gelu"
     norm_eps: float = 1e-12
+    norm_order: NormOrder = "post"
+    embedding_norm: bool = True
     dropout: float = 0.1
-    attention_dropout: float = 0.1
+    attention_dropout: float | None = 0.1
     n_frames: int | None = None  # of a film; None: images alone
     tied: bool = False
     padding: int | None = 0
     begin: int | None = 101  # how a text begins and ends
     end: int | None = 102
 
+    uses: ClassVar[tuple[HeadName, ...]] = ("language", "base")
+    position_kinds = EMBEDDED  # of the text; an image's tokens have those of their encoder
+    mask_kinds = ("all",)
+
     def check(self) -> None:
-        check_heads_divide(self)
+        super().check()
         self.require((self.n_frames or 0) <= 1000, f"n_frames is {self.n_frames}; it must be at most 1,000.")
 
     @property
     def image_size(self) -> tuple[int, ...]:
         return self.vision.image_size
 
-
-def _block(config: GITConfig) -> Block:
-    attention = AttentionConfig(
-        d_query=config.d_model, n_heads=config.n_heads, dropout=config.attention_dropout, mask=Causal()
-    )
-    feedforward = FeedForwardConfig(d_model=config.d_model, d_hidden=config.d_hidden, activation=config.activation)
-    norm = NormConfig(eps=config.norm_eps)
-    return transformer_block(attention, feedforward, order="post", norm=norm, dropout=config.dropout)
+    def language(self, stage: str) -> LanguageConfig:
+        return super().language(stage).replace(bias=True, prefixed=True)
 
 
-def build(config: GITConfig) -> Model:
-    words = TextInputConfig(
-        vocab_size=config.vocab_size,
-        d_model=config.d_model,
-        norm=NormConfig(eps=config.norm_eps),
-        dropout=config.dropout,
-        padding=config.padding,
-    )
+def build(config: GITConfig, family: str) -> Model:
+    eyes = config.vision
     inputs = PrefixedTextInput(
-        words,
-        LearnedPositions(config.max_length, config.d_model),
+        text_input_config(config),
+        config.embedded_positions(config.d_model),
         "vision",
-        config.vision.d_model,
-        NormConfig(eps=config.vision.norm_eps),
+        eyes.d_model,
+        eyes.norm_config,
         config.n_frames,
     )
-    vision = vision_stage(config.vision, final_norm=True, frames=config.n_frames is not None, optional=True)
-    stack = Stack([_block(config) for _ in range(config.n_layers)])
-    settings = LanguageConfig(
-        d_model=config.d_model,
-        vocab_size=config.vocab_size,
-        stage="decoder",
-        shift=True,
-        bias=True,
-        keep=True,
-        prefixed=True,
-    )
-    head = LanguageHead(settings, inputs.words if config.tied else None)
-    report = stack_report("decoder", config.n_layers)
-    return Model("git", config, [vision, Stage("decoder", inputs, stack)], {"language": head}, report)
+    vision = vision_stage(eyes, final_norm=eyes.norm_config, frames=config.n_frames is not None, optional=True)
+    stages = [vision, Stage("decoder", inputs, stack(config, causal=True))]
+    return Model(family, config, stages, decoder_heads(config, inputs), stack_report("decoder", config.n_layers))
 
 
 _TINY = CLIPVisionConfig(
@@ -107,4 +83,4 @@ SIZES = {
     "git-base-vatex": GITConfig(n_frames=6),
 }
 
-register(Family("git", GITConfig, build, normal_init, __doc__ or ""), SIZES)
+register("git", GITConfig, build, SIZES)

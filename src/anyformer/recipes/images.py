@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
+from typing import ClassVar, cast
 
 from anyformer.inputs.image import ImageInputConfig, ImagePositions
 from anyformer.recipes.base import TransformerConfig
@@ -18,7 +18,7 @@ class ImageConfig(TransformerConfig):
     patch_size: tuple[int, ...] = (16, 16)
     n_channels: int = 3
 
-    position_kinds = (*EMBEDDED, *EMBEDDED_2D, *ATTENDED, *ATTENDED_2D)
+    position_kinds: ClassVar[tuple[str, ...]] = (*EMBEDDED, *EMBEDDED_2D, *ATTENDED, *ATTENDED_2D)
 
     def check(self) -> None:
         super().check()

@@ -11,31 +11,34 @@ from dataclasses import dataclass
 from typing import Self
 
 from anyformer import registry
-from anyformer.core.norms import make_norm
-from anyformer.core.stack import Stack
 from anyformer.heads.pixels import PixelHead
 from anyformer.inputs.image import ImageInput, ImageInputConfig, RestoreInput
 from anyformer.model import Model, Stage
-from anyformer.recipes.common import TINY, PreNormConfig, encoder_block, stack_report, xavier_init
+from anyformer.recipes.base import TINY, stack, xavier_init
+from anyformer.recipes.builders import register
+from anyformer.recipes.common import stack_report
+from anyformer.recipes.images import ImageConfig
+from anyformer.recipes.settings import EMBEDDED, EMBEDDED_2D
 from anyformer.recipes.vit import ViTConfig
-from anyformer.registry import Family, register
 
 
 @dataclass(frozen=True, kw_only=True)
-class AutoencoderConfig(PreNormConfig):
+class AutoencoderConfig(ImageConfig):
     """What MAE and VideoMAE say."""
 
     n_decoder_layers: int = 8
     d_decoder: int = 512
     n_decoder_heads: int = 16
     d_decoder_hidden: int = 2048
-    n_channels: int = 3
     mask_ratio: float = 0.75
     norm_pix_loss: bool = False
 
+    mask_kinds = ("all",)  # tokens are dropped
+
     def check(self) -> None:
-        for width, heads in ((self.d_model, self.n_heads), (self.d_decoder, self.n_decoder_heads)):
-            self.require(width % heads == 0, f"the width {width} is not a multiple of its {heads} heads.")
+        super().check()
+        width, heads = self.d_decoder, self.n_decoder_heads
+        self.require(width % heads == 0, f"the width {width} is not a multiple of its {heads} heads.")
 
     @property
     def decoder(self) -> Self:
@@ -50,53 +53,31 @@ class AutoencoderConfig(PreNormConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class MAEConfig(AutoencoderConfig):
-    d_head: int | None = None  # None: d_model / n_heads
-    image_size: int = 224
-    patch_size: int = 16
-    qkv_bias: bool = True
+    positions: str = "sinusoidal-2d"
+
+    position_kinds = (*EMBEDDED, *EMBEDDED_2D)
+
+    @property
+    def patches(self) -> ImageInputConfig:
+        return super().patches.replace(class_token=True, mask_ratio=self.mask_ratio)
 
 
-def _stack(config: MAEConfig) -> Stack:
-    blocks = [encoder_block(config, qkv_bias=config.qkv_bias, d_head=config.d_head) for _ in range(config.n_layers)]
-    return Stack(blocks, make_norm(config.norm, config.d_model))
-
-
-def build(config: MAEConfig) -> Model:
-    patch = (config.patch_size, config.patch_size)
-    images = ImageInputConfig(
-        image_size=(config.image_size, config.image_size),
-        patch_size=patch,
-        n_channels=config.n_channels,
-        d_model=config.d_model,
-        positions="sinusoidal-2d",
-        mask_ratio=config.mask_ratio,
-    )
+def build(config: MAEConfig, family: str) -> Model:
+    images = config.patches
     restore = RestoreInput("encoder", config.d_model, config.d_decoder, images.grid)
-    stages = [
-        Stage("encoder", ImageInput(images), _stack(config)),
-        Stage("decoder", restore, _stack(config.decoder)),
-    ]
+    stages = [Stage("encoder", ImageInput(images), stack(config)), Stage("decoder", restore, stack(config.decoder))]
+    patch = (config.patch_size[0], config.patch_size[1])
     head = PixelHead(config.d_decoder, patch, config.n_channels, config.norm_pix_loss, "decoder", "encoder")
     report = stack_report("encoder", config.n_layers)
-    return Model("mae", config, stages, {"pixels": head}, report)
+    return Model(family, config, stages, {"pixels": head}, report)
 
 
 def encoder(model: Model) -> Model:
     """The encoder as a ViT that classifies the mean of its patches: what is fine-tuned after pre-training, its places
     still the fixed ones. Blocks are left out as in the paper's fine-tuning (table 9)."""
     old: MAEConfig = model.config  # type: ignore[assignment]
-    config = ViTConfig(
-        **{
-            name: getattr(old, name)
-            for name in ViTConfig.field_names()
-            if name in MAEConfig.field_names() and not name.endswith("_size")
-        },
-        image_size=(old.image_size, old.image_size),
-        patch_size=(old.patch_size, old.patch_size),
-        positions="sinusoidal-2d",
-        pooling="mean",
-        drop_path=0.1,
-    )
+    same = {name: getattr(old, name) for name in ViTConfig.field_names() if name in MAEConfig.field_names()}
+    config = ViTConfig(**{**same, "pooling": "mean", "drop_path": 0.1})
     single = registry.build_config(registry.family("vit"), config)
     ours = {name: value for name, value in model.state_dict().items() if name.startswith("encoder.")}
     missing, _ = single.load_state_dict(ours, strict=False, assign=model.device.type == "meta")
@@ -107,7 +88,13 @@ def encoder(model: Model) -> Model:
 
 SIZES = {
     "mae-tiny": MAEConfig(
-        **TINY, n_decoder_layers=1, d_decoder=32, n_decoder_heads=4, d_decoder_hidden=64, image_size=32, patch_size=8
+        **TINY,
+        n_decoder_layers=1,
+        d_decoder=32,
+        n_decoder_heads=4,
+        d_decoder_hidden=64,
+        image_size=(32, 32),
+        patch_size=(8, 8),
     ),
     # Its encoder is as wide and deep as vit-lite.
     "mae-cifar": MAEConfig(
@@ -119,18 +106,14 @@ SIZES = {
         d_decoder=128,
         n_decoder_heads=4,
         d_decoder_hidden=256,
-        image_size=32,
-        patch_size=4,
+        image_size=(32, 32),
+        patch_size=(4, 4),
         norm_eps=1e-6,
         norm_pix_loss=True,
     ),
     "mae-b16": MAEConfig(),
     "mae-l16": MAEConfig(n_layers=24, d_model=1024, n_heads=16, d_hidden=4096),
-    "mae-h14": MAEConfig(n_layers=32, d_model=1280, n_heads=16, d_hidden=5120, patch_size=14),
+    "mae-h14": MAEConfig(n_layers=32, d_model=1280, n_heads=16, d_hidden=5120, patch_size=(14, 14)),
 }
 
-register(
-    Family("mae", MAEConfig, build, xavier_init, __doc__ or "", finetune_model=encoder),
-    SIZES,
-    training={"mae-cifar": {"train.lr": 2e-3}},
-)
+register("mae", MAEConfig, build, SIZES, xavier_init, {"mae-cifar": {"train.lr": 2e-3}}, finetune_model=encoder)

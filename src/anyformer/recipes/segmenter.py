@@ -8,51 +8,56 @@ Published: B/16 48.5 (mask) and 48.1 (linear) mIoU on ADE20K at one scale (table
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self
 
-from anyformer.core.norms import make_norm
-from anyformer.core.stack import Stack
 from anyformer.heads.base import Head
 from anyformer.heads.segment import LinearSegmentationHead, MaskSegmentationHead
-from anyformer.inputs.image import ImageInput
+from anyformer.inputs.image import ImageInput, ImageInputConfig
 from anyformer.inputs.queries import PatchesAndQueries
 from anyformer.model import Model, Stage
-from anyformer.recipes.common import TINY, PreNormConfig, encoder_block, image_input_config, normal_init, stack_report
-from anyformer.registry import Family, register
+from anyformer.recipes.base import TINY, stack
+from anyformer.recipes.builders import register
+from anyformer.recipes.common import stack_report
+from anyformer.recipes.images import ImageConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class SegmenterConfig(PreNormConfig):
+class SegmenterConfig(ImageConfig):
     n_decoder_layers: int = 2  # of the "mask" head
     image_size: tuple[int, ...] = (512, 512)
-    patch_size: tuple[int, ...] = (16, 16)
-    n_channels: int = 3
     norm_eps: float = 1e-6
     drop_path: float = 0.1
     head: Literal["linear", "mask"] = "mask"
     n_labels: int = 150
 
     def check(self) -> None:
+        super().check()
         self.require(self.n_labels >= 1, f"n_labels is {self.n_labels}; it must be 1 or more.")
 
+    @property
+    def patches(self) -> ImageInputConfig:
+        return super().patches.replace(class_token=True, any_size=True)
 
-def _stack(config: SegmenterConfig, n_layers: int, drop_path: float) -> Stack:
-    blocks = [encoder_block(config, drop_path=drop_path) for _ in range(n_layers)]
-    return Stack(blocks, make_norm(config.norm, config.d_model))
+    @property
+    def grid_offset(self) -> int:
+        return 1
+
+    @property
+    def decoder(self) -> Self:
+        """The settings of the decoder, whose patches have their positions already, and stand before queries."""
+        return self.replace(n_layers=self.n_decoder_layers, drop_path=0.0, positions="none", mask="all")
 
 
-def build(config: SegmenterConfig) -> Model:
-    images = ImageInput(image_input_config(config).replace(any_size=True))
-    stages = [Stage("encoder", images, _stack(config, config.n_layers, config.drop_path))]
+def build(config: SegmenterConfig, family: str) -> Model:
+    stages = [Stage("encoder", ImageInput(config.patches), stack(config))]
     head: Head = LinearSegmentationHead(config.d_model, config.n_labels, "encoder")
     if config.head == "mask":
         queries = PatchesAndQueries(
             n=config.n_labels, d_model=config.d_model, source="encoder", d_source=config.d_model
         )
-        stages.append(Stage("decoder", queries, _stack(config, config.n_decoder_layers, drop_path=0.0)))
+        stages.append(Stage("decoder", queries, stack(config.decoder)))
         head = MaskSegmentationHead(config.d_model, config.n_labels, "decoder")
-    report = stack_report("encoder", config.n_layers)
-    return Model("segmenter", config, stages, {config.head: head}, report)
+    return Model(family, config, stages, {config.head: head}, stack_report("encoder", config.n_layers))
 
 
 def _size(n_layers: int, d_model: int, n_heads: int) -> SegmenterConfig:
@@ -71,4 +76,4 @@ SIZES = {
     "segmenter-l16": _size(24, 1024, 16),
 }
 
-register(Family("segmenter", SegmenterConfig, build, normal_init, __doc__ or ""), SIZES)
+register("segmenter", SegmenterConfig, build, SIZES)

@@ -46,12 +46,12 @@ def _spelled(name: str) -> str:
     return f"{name}:{','.join(MASKS[name])}" if MASKS[name] else name
 
 
-def check_mask(text: str) -> tuple[str, list[int]]:
-    """The name and the numbers of one mask; ConfigError if it is none."""
+def check_mask(text: str, known: tuple[str, ...] = tuple(MASKS)) -> tuple[str, list[int]]:
+    """The name and the numbers of one mask; ConfigError if it is none of those that are known."""
     name, _, rest = text.partition(":")
-    if name not in MASKS:
-        known = ", ".join(map(_spelled, MASKS))
-        raise ConfigError(f'mask "{text}" is unknown; it can be {known}.{nearest(name, MASKS)}')
+    if name not in known:
+        spelled = ", ".join(map(_spelled, known))
+        raise ConfigError(f'mask "{text}" is unknown here; it can be {spelled}.{nearest(name, known)}')
     numbers = [int(number) for number in rest.split(",") if number.strip().isdecimal()]
     given = len(rest.split(",")) if rest else 0
     if given != len(numbers) or given != len(MASKS[name]) or any(number < 1 for number in numbers):

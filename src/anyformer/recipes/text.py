@@ -80,12 +80,11 @@ class TextConfig(TransformerConfig):
         return LanguageConfig(d_model=self.d_model, vocab_size=self.vocab_size, stage=stage)
 
 
-def text_input(
+def text_input_config(
     config: TextConfig, prefix: str = "", vocab_size: int | None = None, scale_inputs_embeds: bool = False
-) -> TextInput:
-    """Words, positions and types."""
+) -> TextInputConfig:
     width = config.width
-    settings = TextInputConfig(
+    return TextInputConfig(
         vocab_size=vocab_size if vocab_size is not None else config.vocab_size,
         d_model=width,
         d_out=config.d_model if width != config.d_model else None,
@@ -102,7 +101,11 @@ def text_input(
         dropout=config.dropout if config.embedding_dropout is None else config.embedding_dropout,
         padding=config.word_padding,
     )
-    return TextInput(settings, config.embedded_positions(width))
+
+
+def text_input(config: TextConfig, *args: Any, **options: Any) -> TextInput:
+    """Words, positions and types. The arguments are those of `text_input_config`."""
+    return TextInput(text_input_config(config, *args, **options), config.embedded_positions(config.width))
 
 
 @dataclass(frozen=True, kw_only=True)

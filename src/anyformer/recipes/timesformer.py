@@ -12,37 +12,35 @@ from typing import Any, Literal
 
 from torch import nn
 
-from anyformer.core.attention import Attention, AttentionConfig
 from anyformer.core.block import Block
-from anyformer.core.feedforward import FeedForward, FeedForwardConfig
 from anyformer.core.linear import Linear
-from anyformer.core.norms import make_norm
-from anyformer.core.stack import Stack
+from anyformer.core.masks import NO_MASK
 from anyformer.heads.base import Head
 from anyformer.heads.classify import ClassificationConfig, ClassificationHead, Problem
 from anyformer.heads.embed import EmbeddingHead
 from anyformer.inputs.video import VideoInput, VideoInputConfig
 from anyformer.layers.wrappers import AttentionOverSpace, AttentionOverTime
 from anyformer.model import Model, Stage
-from anyformer.recipes.common import TINY, PreNormConfig, stack_report, sublayer, xavier_init
-from anyformer.registry import Family, register
+from anyformer.recipes.base import TINY, attention, block, feedforward, stack, sublayer, xavier_init
+from anyformer.recipes.builders import register
+from anyformer.recipes.common import stack_report
+from anyformer.recipes.images import ImageConfig
 
 Attends = Literal["divided", "joint", "space"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TimeSformerConfig(PreNormConfig):
+class TimeSformerConfig(ImageConfig):
     n_frames: int = 8
-    image_size: tuple[int, ...] = (224, 224)
-    patch_size: tuple[int, ...] = (16, 16)
-    n_channels: int = 3
     attention_type: Attends = "divided"  # "space": each frame by itself, and a row of the answer for each
     norm_eps: float = 1e-6
-    drop_path: float = 0.0
-    qkv_bias: bool = True
+    hidden_dropout: float | None = None
     head: Literal["classify", "base"] = "classify"
     n_labels: int = 400
     problem: Problem | None = None
+
+    position_kinds = ("learned",)  # of cells and of frames
+    mask_kinds = ("all",)
 
     @property
     def inputs(self) -> VideoInputConfig:
@@ -58,29 +56,20 @@ class TimeSformerConfig(PreNormConfig):
         )
 
 
-def _block(config: TimeSformerConfig, drop_path: float) -> Block:
-    attention = AttentionConfig(
-        d_query=config.d_model, n_heads=config.n_heads, bias=config.qkv_bias, dropout=config.attention_dropout
-    )
-    feedforward = FeedForwardConfig(
-        d_model=config.d_model, d_hidden=config.d_hidden, activation=config.activation, dropout=config.dropout
-    )
-    parts: dict[str, nn.Module] = {"self": Attention(attention)}
-    if config.attention_type == "divided":
-        project = Linear(config.d_model, config.d_model, residual=True)
-        parts = {
-            "time": AttentionOverTime(Attention(attention), project),
-            "space": AttentionOverSpace(Attention(attention)),
-        }
-    parts["feedforward"] = FeedForward(feedforward)
-    same: dict[str, Any] = {"norm": config.norm, "dropout": config.dropout, "drop_path": drop_path}
-    return Block({name: sublayer(part, config.d_model, **same) for name, part in parts.items()})
+def _block(config: TimeSformerConfig, layer: int, causal: bool, d_context: int | None) -> Block:
+    if config.attention_type != "divided":
+        return block(config, layer)
+    parts: dict[str, nn.Module] = {
+        "time": AttentionOverTime(
+            attention(config, layer, NO_MASK), Linear(config.d_model, config.d_model, residual=True)
+        ),
+        "space": AttentionOverSpace(attention(config, layer, NO_MASK)),
+        "feedforward": feedforward(config),
+    }
+    return Block({name: sublayer(config, part, layer) for name, part in parts.items()}, config.parallel)
 
 
-def build(config: TimeSformerConfig) -> Model:
-    n = max(config.n_layers - 1, 1)
-    blocks = [_block(config, config.drop_path * i / n) for i in range(config.n_layers)]  # more towards the top
-    stack = Stack(blocks, make_norm(config.norm, config.d_model))
+def build(config: TimeSformerConfig, family: str) -> Model:
     head: Head = EmbeddingHead("encoder")
     if config.head == "classify":
         head = ClassificationHead(
@@ -90,8 +79,8 @@ def build(config: TimeSformerConfig) -> Model:
         )
     looks = "space" if config.attention_type == "divided" else "self"
     report = stack_report("encoder", config.n_layers, looks=looks)
-    stages = [Stage("encoder", VideoInput(config.inputs), stack)]
-    return Model("timesformer", config, stages, {config.head: head}, report)
+    stages = [Stage("encoder", VideoInput(config.inputs), stack(config, make_block=_block))]
+    return Model(family, config, stages, {config.head: head}, report)
 
 
 SIZES = {
@@ -103,4 +92,4 @@ SIZES = {
 
 TRAINING: dict[str, dict[str, Any]] = {"timesformer-tiny": {"train.lr": 1e-3, "train.batch_size": 32}}
 
-register(Family("timesformer", TimeSformerConfig, build, xavier_init, __doc__ or ""), SIZES, TRAINING)
+register("timesformer", TimeSformerConfig, build, SIZES, xavier_init, TRAINING)

@@ -8,93 +8,58 @@ handwriting and an F1 of 96.34 on SROIE's receipts (tables 3 and 5 of the paper)
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-from anyformer.config import Settings
-from anyformer.core.attention import AttentionConfig
-from anyformer.core.block import Block
-from anyformer.core.feedforward import FeedForwardConfig
-from anyformer.core.init import InitConfig
-from anyformer.core.masks import Causal
-from anyformer.core.norms import NormConfig
-from anyformer.core.positions import LearnedPositions, Positions, Sinusoidal
-from anyformer.core.stack import Stack
-from anyformer.heads.language import LanguageConfig, LanguageHead
-from anyformer.inputs.text import TextInput, TextInputConfig
+from anyformer.core.block import NormOrder
+from anyformer.core.positions import Positions, Sinusoidal
+from anyformer.heads.language import LanguageConfig
 from anyformer.model import Model, Stage
-from anyformer.recipes.common import TINY, check_heads_divide, stack_report, transformer_block
-from anyformer.registry import Family, register
-
-ROOM = 2  # learned positions start here; the rows before it were meant for padding
+from anyformer.recipes.base import TINY, stack
+from anyformer.recipes.builders import register
+from anyformer.recipes.common import stack_report
+from anyformer.recipes.text import DecoderConfig, HeadName, decoder_heads, text_input
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrOCRConfig(Settings):
-    n_layers: int = 12
+class TrOCRConfig(DecoderConfig):
     d_model: int = 1024
     n_heads: int = 16
-    d_hidden: int = 4096
+    d_hidden: int | None = 4096
     d_context: int | None = None  # the width of what it attends to; None: d_model
     vocab_size: int = 50265
-    max_length: int = 512
-    activation: str = "gelu"
+    norm_order: NormOrder = "post"
+    embedding_norm: bool = True
     dropout: float = 0.1
-    attention_dropout: float = 0.0
-    hidden_dropout: float = 0.0
-    layer_drop: float = 0.0
-    scale_embedding: bool = False  # multiply word vectors by √d_model
-    learned_positions: bool = True  # else sinusoids
-    norm_embedding: bool = True
-    tied: bool = True
-    init_std: float = 0.02
-    padding: int = 1
+    padding: int | None = 1
 
-    def check(self) -> None:
-        check_heads_divide(self)
+    uses: ClassVar[tuple[HeadName, ...]] = ("language", "base")
+    reads_text = False  # it writes what it sees
+    takes_position_ids = False
 
+    @property
+    def first_position(self) -> int:
+        """The rows before it were meant for padding."""
+        return 2 if self.positions != "sinusoidal" or self.padding is None else self.padding + 1
 
-def _inputs(config: TrOCRConfig) -> TextInput:
-    first = ROOM if config.learned_positions else config.padding + 1
-    positions: Positions = Sinusoidal(config.d_model, "stretched")
-    if config.learned_positions:
-        positions = LearnedPositions(config.max_length + ROOM, config.d_model)
-    settings = TextInputConfig(
-        vocab_size=config.vocab_size,
-        d_model=config.d_model,
-        position_ids=False,
-        first_position=first,
-        scale=config.d_model**0.5 if config.scale_embedding else 1.0,
-        norm=NormConfig() if config.norm_embedding else None,
-        dropout=config.dropout,
-        padding=config.padding,
-    )
-    return TextInput(settings, positions)
+    @property
+    def n_positions(self) -> int:
+        return self.max_length + self.first_position
+
+    def embedded_positions(self, width: int) -> Positions | None:
+        return Sinusoidal(width, "stretched") if "sinusoidal" in self.kinds else super().embedded_positions(width)
+
+    def language(self, stage: str) -> LanguageConfig:
+        return super().language(stage).replace(shift=False, keep=False)
 
 
-def _block(config: TrOCRConfig) -> Block:
-    attention = AttentionConfig(
-        d_query=config.d_model, n_heads=config.n_heads, dropout=config.attention_dropout, mask=Causal()
-    )
+def build(config: TrOCRConfig, family: str) -> Model:
+    inputs = text_input(config)
     context = config.d_context if config.d_context is not None else config.d_model
-    feedforward = FeedForwardConfig(
-        d_model=config.d_model, d_hidden=config.d_hidden, activation=config.activation, dropout=config.hidden_dropout
-    )
-    return transformer_block(attention, feedforward, d_context=context, order="post", dropout=config.dropout)
-
-
-def build(config: TrOCRConfig) -> Model:
-    inputs = _inputs(config)
-    stack = Stack([_block(config) for _ in range(config.n_layers)], layer_drop=config.layer_drop)
-    stage = Stage("decoder", inputs, stack, memory="encoder_hidden_states")
-    words = inputs.words if config.tied else None
-    head = LanguageHead(LanguageConfig(d_model=config.d_model, vocab_size=config.vocab_size, stage="decoder"), words)
+    stage = Stage("decoder", inputs, stack(config, True, context), memory="encoder_hidden_states")
     report = stack_report("decoder", config.n_layers, crosses=True)
-    return Model("trocr", config, [stage], {"language": head}, report, padding=config.padding)
-
-
-def init(config: TrOCRConfig) -> InitConfig:
-    return InitConfig(std=config.init_std)
+    return Model(family, config, [stage], decoder_heads(config, inputs), report, padding=config.padding)
 
 
 SIZES = {"trocr-tiny": TrOCRConfig(**TINY, vocab_size=256, max_length=128, padding=0, d_context=48)}
 
-register(Family("trocr", TrOCRConfig, build, init, __doc__ or ""), SIZES)
+register("trocr", TrOCRConfig, build, SIZES)

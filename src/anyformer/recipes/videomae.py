@@ -9,17 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from anyformer.core.norms import NormConfig, make_norm
-from anyformer.core.stack import Stack
+from anyformer.core.norms import NormConfig
 from anyformer.heads.base import Head
 from anyformer.heads.classify import ClassificationConfig, ClassificationHead, Problem
 from anyformer.heads.embed import EmbeddingHead
 from anyformer.heads.pixels import VideoPixelHead
 from anyformer.inputs.video import MaskedTubesInput, VideoInput, VideoInputConfig
 from anyformer.model import Model, Stage
-from anyformer.recipes.common import encoder_block, stack_report, xavier_init
+from anyformer.recipes.base import stack, xavier_init
+from anyformer.recipes.builders import register
+from anyformer.recipes.common import stack_report
 from anyformer.recipes.mae import AutoencoderConfig
-from anyformer.registry import Family, register
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,16 +30,19 @@ class VideoMAEConfig(AutoencoderConfig):
     d_decoder_hidden: int = 1536
     n_frames: int = 16
     tubelet_size: int = 2
-    image_size: tuple[int, ...] = (224, 224)
-    patch_size: tuple[int, ...] = (16, 16)
-    drop_path: float = 0.0
-    qv_bias: bool = True
+    positions: str = "sinusoidal"
     mean_pooling: bool = True
     mask_ratio: float = 0.9
     norm_pix_loss: bool = True
     head: Literal["classify", "pixels", "base"] = "classify"
     n_labels: int = 400
     problem: Problem | None = None
+
+    position_kinds = ("sinusoidal",)
+
+    @property
+    def has_final_norm(self) -> bool:
+        return not self.mean_pooling
 
     @property
     def inputs(self) -> VideoInputConfig:
@@ -51,12 +54,6 @@ class VideoMAEConfig(AutoencoderConfig):
             n_channels=self.n_channels,
             mask_ratio=self.mask_ratio if self.head == "pixels" else None,
         )
-
-
-def _stack(config: VideoMAEConfig, norm: NormConfig | None) -> Stack:
-    rate, bias = config.drop_path, config.qv_bias
-    blocks = [encoder_block(config, drop_path=rate, qkv_bias=bias) for _ in range(config.n_layers)]
-    return Stack(blocks, None if norm is None else make_norm(norm, config.d_model))
 
 
 def _head(config: VideoMAEConfig) -> Head:
@@ -77,14 +74,13 @@ def _head(config: VideoMAEConfig) -> Head:
     )
 
 
-def build(config: VideoMAEConfig) -> Model:
-    encoder = _stack(config, None if config.mean_pooling else config.norm)
-    stages = [Stage("encoder", VideoInput(config.inputs), encoder)]
+def build(config: VideoMAEConfig, family: str) -> Model:
+    stages = [Stage("encoder", VideoInput(config.inputs), stack(config))]
     if config.head == "pixels":
         hidden = MaskedTubesInput("encoder", config.d_model, config.d_decoder, config.inputs.n_tokens)
-        stages.append(Stage("decoder", hidden, _stack(config.decoder, NormConfig())))
+        stages.append(Stage("decoder", hidden, stack(config.decoder, final_norm=NormConfig())))
     report = stack_report("encoder", config.n_layers)
-    return Model("videomae", config, stages, {config.head: _head(config)}, report)
+    return Model(family, config, stages, {config.head: _head(config)}, report)
 
 
 _TINY = {"n_layers": 2, "d_model": 64, "n_heads": 4, "d_hidden": 128, "n_frames": 4}
@@ -96,4 +92,4 @@ SIZES = {
     "videomae-base-pretraining": VideoMAEConfig(head="pixels", mean_pooling=False),
 }
 
-register(Family("videomae", VideoMAEConfig, build, xavier_init, __doc__ or ""), SIZES)
+register("videomae", VideoMAEConfig, build, SIZES, xavier_init)

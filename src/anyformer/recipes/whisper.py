@@ -9,96 +9,45 @@ Published: word error rates on LibriSpeech test-clean of 7.5 (tiny), 5.0 (base),
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar
 
-from anyformer.config import Settings
-from anyformer.core.attention import AttentionConfig
-from anyformer.core.block import Block
-from anyformer.core.feedforward import FeedForwardConfig
-from anyformer.core.init import InitConfig
-from anyformer.core.masks import NO_MASK, Causal
-from anyformer.core.norms import NormConfig, make_norm
-from anyformer.core.positions import LearnedPositions
-from anyformer.core.stack import Stack
-from anyformer.heads.base import Head
 from anyformer.heads.classify import ClassificationConfig, ClassificationHead
-from anyformer.heads.embed import EmbeddingHead
-from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.audio import MelConvInput
-from anyformer.inputs.text import TextInput, TextInputConfig
 from anyformer.model import Model, Stage
-from anyformer.recipes.common import pair_report, stack_report, transformer_block
-from anyformer.registry import Family, register
+from anyformer.recipes.base import stack, xavier_init
+from anyformer.recipes.builders import encoder_decoder, register
+from anyformer.recipes.common import stack_report
+from anyformer.recipes.text import HeadName, PairConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class WhisperConfig(Settings):
+class WhisperConfig(PairConfig):
     n_layers: int = 4
-    n_decoder_layers: int = 4
     d_model: int = 384
     n_heads: int = 6
-    n_decoder_heads: int = 6
-    d_hidden: int = 1536
-    d_decoder_hidden: int = 1536
     vocab_size: int = 51865
     n_mels: int = 80
     source_length: int = 1500  # tokens of the encoder; a frame of 10 ms is half of one
     max_length: int = 448  # of the decoder's positions
-    activation: str = "gelu"
-    dropout: float = 0.0
-    attention_dropout: float = 0.0
-    hidden_dropout: float = 0.0
-    layer_drop: float = 0.0
-    decoder_layer_drop: float = 0.0
-    tied: bool = True
-    init_std: float = 0.02
     padding: int | None = 50257
     decoder_start: int = 50258
     end: int | None = 50257
-    head: Literal["language", "base", "classify"] = "language"
-    n_labels: int = 2
     d_pool: int = 256  # of the classifier
 
-    def check(self) -> None:
-        for name in ("n_heads", "n_decoder_heads"):
-            heads = getattr(self, name)
-            self.require(self.d_model % heads == 0, f"d_model {self.d_model} is not a multiple of {name} {heads}.")
+    uses: ClassVar[tuple[HeadName, ...]] = ("language", "base", "encoder", "classify")
+    reads_text = False
+    takes_position_ids = True
 
 
-def _block(config: WhisperConfig, n_heads: int, d_hidden: int, decodes: bool) -> Block:
-    width, mask = config.d_model, Causal() if decodes else NO_MASK
-    attention = AttentionConfig(d_query=width, n_heads=n_heads, dropout=config.attention_dropout, mask=mask)
-    network = FeedForwardConfig(
-        d_model=width, d_hidden=d_hidden, activation=config.activation, dropout=config.hidden_dropout
-    )
-    return transformer_block(attention, network, d_context=width if decodes else None, dropout=config.dropout)
-
-
-def _encoder(config: WhisperConfig) -> Stage:
-    inputs = MelConvInput(
+def _inputs(config: WhisperConfig) -> MelConvInput:
+    return MelConvInput(
         n_mels=config.n_mels, n_tokens=config.source_length, d_model=config.d_model, dropout=config.dropout
     )
-    blocks = [_block(config, config.n_heads, config.d_hidden, decodes=False) for _ in range(config.n_layers)]
-    stack = Stack(blocks, make_norm(NormConfig(), config.d_model), layer_drop=config.layer_drop)
-    return Stage("encoder", inputs, stack)
 
 
-def _decoder(config: WhisperConfig) -> tuple[Stage, TextInput]:
-    settings = TextInputConfig(
-        vocab_size=config.vocab_size,
-        d_model=config.d_model,
-        prefix="decoder_",
-        dropout=config.dropout,
-        padding=config.padding,
-    )
-    inputs = TextInput(settings, LearnedPositions(config.max_length, config.d_model))
-    n, heads, hidden = config.n_decoder_layers, config.n_decoder_heads, config.d_decoder_hidden
-    blocks = [_block(config, heads, hidden, decodes=True) for _ in range(n)]
-    stack = Stack(blocks, make_norm(NormConfig(), config.d_model), layer_drop=config.decoder_layer_drop)
-    return Stage("decoder", inputs, stack, attends="encoder"), inputs
-
-
-def _classifier(config: WhisperConfig) -> Model:
+def build(config: WhisperConfig, family: str) -> Model:
+    if config.head != "classify":
+        return encoder_decoder(config, family, _inputs)
     head = ClassificationConfig(
         d_model=config.d_model,
         n_labels=config.n_labels,
@@ -108,24 +57,8 @@ def _classifier(config: WhisperConfig) -> Model:
         problem="single_label_classification",
     )
     report = stack_report("encoder", config.n_layers, normed=True)
-    return Model("whisper", config, [_encoder(config)], {"classify": ClassificationHead(head)}, report)
-
-
-def build(config: WhisperConfig) -> Model:
-    if config.head == "classify":
-        return _classifier(config)
-    decoder, words = _decoder(config)
-    heads: dict[str, Head] = {"embed": EmbeddingHead("decoder")}
-    if config.head == "language":
-        settings = LanguageConfig(d_model=config.d_model, vocab_size=config.vocab_size, stage="decoder")
-        heads = {"language": LanguageHead(settings, words.words if config.tied else None)}
-    report = pair_report(config.n_layers, config.n_decoder_layers, normed=(True, True))
-    stages = [_encoder(config), decoder]
-    return Model("whisper", config, stages, heads, report, decoder_start=config.decoder_start, padding=config.padding)
-
-
-def init(config: WhisperConfig) -> InitConfig:
-    return InitConfig(linear="xavier", embedding_std=config.init_std)
+    stage = Stage("encoder", _inputs(config), stack(config))
+    return Model(family, config, [stage], {"classify": ClassificationHead(head)}, report)
 
 
 def _size(n_layers: int, d_model: int, n_heads: int, n_decoder_layers: int | None = None, **more: int) -> WhisperConfig:
@@ -157,4 +90,4 @@ SIZES = {
     "whisper-large-v3-turbo": _size(32, 1280, 20, 4, vocab_size=51866, n_mels=128),
 }
 
-register(Family("whisper", WhisperConfig, build, init, __doc__ or ""), SIZES)
+register("whisper", WhisperConfig, build, SIZES, xavier_init)

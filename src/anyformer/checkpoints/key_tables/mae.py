@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from anyformer.checkpoints.key_table import ENCODER, ConfigField, Key, KeyTable, vectors, weight_and_bias
-from anyformer.checkpoints.key_tables.vit import LAYER_ALIASES, vit_inputs, vit_layers
+from anyformer.checkpoints.key_table import ENCODER, PICTURES, ConfigField, Key, KeyTable, vectors, weight_and_bias
+from anyformer.checkpoints.key_tables.vit import LAYER_ALIASES, cells, vit_inputs, vit_layers
 from anyformer.recipes.mae import MAEConfig
 
 
 def keys(config: MAEConfig) -> list[Key]:
-    cells = (config.image_size // config.patch_size) ** 2
-    patch = (config.patch_size, config.patch_size)
+    n_cells = cells(config)
     width = config.d_decoder
     return [
-        *vit_inputs(config, patch, cells, "vit.embeddings"),
+        *vit_inputs(config, config.patch_size, n_cells, "vit.embeddings"),
         *vit_layers(config, "vit.encoder.layer"),
         *weight_and_bias("encoder.final_norm", "vit.layernorm"),
         *weight_and_bias("decoder.inputs.project", "decoder.decoder_embed"),
         vectors("decoder.inputs.mask_token.weight", "decoder.mask_token", 1, width),
-        vectors("decoder.inputs.positions.weight", "decoder.decoder_pos_embed", cells + 1, width),
+        vectors("decoder.inputs.positions.weight", "decoder.decoder_pos_embed", n_cells + 1, width),
         *vit_layers(config, "decoder.decoder_layers", "decoder", config.n_decoder_layers),
         *weight_and_bias("decoder.final_norm", "decoder.decoder_norm"),
         *weight_and_bias("pixels.pixels", "decoder.decoder_pred"),
@@ -35,9 +34,7 @@ TABLE = KeyTable(
         ConfigField("n_decoder_heads", "decoder_num_attention_heads", 16),
         ConfigField("d_decoder_hidden", "decoder_intermediate_size", 2048),
         ConfigField("d_head", "head_dim", None),
-        ConfigField("image_size", "image_size", 224),
-        ConfigField("patch_size", "patch_size", 16),
-        ConfigField("n_channels", "num_channels", 3),
+        *PICTURES,
         ConfigField("qkv_bias", "qkv_bias", True),
         ConfigField("mask_ratio", "mask_ratio", 0.75),
         ConfigField("norm_pix_loss", "norm_pix_loss", False),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from anyformer.checkpoints.key_table import (
     ConfigField,
     Key,
@@ -12,16 +14,27 @@ from anyformer.checkpoints.key_table import (
     weight_and_bias,
 )
 from anyformer.checkpoints.key_tables.marian import TARGET, layer
+from anyformer.errors import ConfigError
 from anyformer.recipes.trocr import TrOCRConfig
 
 
 def keys(config: TrOCRConfig) -> list[Key]:
     rows = lm_head_keys(config.tied, TARGET, "output_projection.weight")
-    if config.learned_positions:
+    if config.positions == "learned":
         rows += [Key("decoder.inputs.positions.weight", "model.decoder.embed_positions.weight")]
-    if config.norm_embedding:
+    if config.embedding_norm:
         rows += weight_and_bias("decoder.inputs.norm", "model.decoder.layernorm_embedding")
     return rows + each_layer(config.n_layers, layer("decoder"))
+
+
+def _read_positions(learned: Any) -> str:
+    return "learned" if learned else "sinusoidal"
+
+
+def _write_positions(positions: str) -> bool:
+    if positions not in ("learned", "sinusoidal"):
+        raise ConfigError(f'positions is "{positions}"; Hugging Face\'s TrOCR has "learned" and "sinusoidal" only.')
+    return positions == "learned"
 
 
 TABLE = KeyTable(
@@ -42,8 +55,8 @@ TABLE = KeyTable(
         ConfigField("hidden_dropout", "activation_dropout", 0.0),
         ConfigField("layer_drop", "decoder_layerdrop", 0.0),
         ConfigField("scale_embedding", "scale_embedding", False),
-        ConfigField("learned_positions", "use_learned_position_embeddings", True),
-        ConfigField("norm_embedding", "layernorm_embedding", True),
+        ConfigField("positions", "use_learned_position_embeddings", True, _read_positions, _write_positions),
+        ConfigField("embedding_norm", "layernorm_embedding", True),
         ConfigField("tied", "tie_word_embeddings", True),
         ConfigField("init_std", "init_std", 0.02),
         ConfigField("padding", "pad_token_id", 1),

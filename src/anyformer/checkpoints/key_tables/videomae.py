@@ -28,7 +28,7 @@ def keys(config: VideoMAEConfig) -> list[Key]:
     shape = (config.d_model, config.n_channels, config.tubelet_size, *config.patch_size)
     rows = [
         *patches("videomae.embeddings", shape),
-        *_layers("encoder", "videomae.encoder.layer", config.n_layers, config.qv_bias),
+        *_layers("encoder", "videomae.encoder.layer", config.n_layers, config.qkv_bias),
         *([] if config.mean_pooling else weight_and_bias("encoder.final_norm", "videomae.layernorm")),
     ]
     if config.head == "base":
@@ -40,7 +40,7 @@ def keys(config: VideoMAEConfig) -> list[Key]:
         *rows,
         Key("decoder.inputs.project.weight", "encoder_to_decoder.weight"),
         vectors("decoder.inputs.mask_token.weight", "mask_token", 1, config.d_decoder),
-        *_layers("decoder", "decoder.decoder_layers", config.n_decoder_layers, config.qv_bias),
+        *_layers("decoder", "decoder.decoder_layers", config.n_decoder_layers, config.qkv_bias),
         *weight_and_bias("decoder.final_norm", "decoder.norm"),
         *weight_and_bias("pixels.pixels", "decoder.head"),
     ]
@@ -69,7 +69,7 @@ TABLE = KeyTable(
         ConfigField("d_decoder_hidden", "decoder_intermediate_size", 1536),
         ConfigField("n_frames", "num_frames", 16),
         ConfigField("tubelet_size", "tubelet_size", 2),
-        ConfigField("qv_bias", "qv_bias", True),
+        ConfigField("qkv_bias", "qv_bias", True),
         ConfigField("mean_pooling", "use_mean_pooling", True),
         ConfigField("norm_pix_loss", "norm_pix_loss", True),
         LABELS,

@@ -43,7 +43,7 @@ def keys(config: WhisperConfig) -> list[Key]:
     words = [Key("decoder.inputs.words.weight", TARGET)]
     if config.head == "language":
         words = lm_head_keys(config.tied, TARGET, "proj_out.weight")
-    return [*rows, *words, *_side("decoder", config.n_decoder_layers)]
+    return [*rows, *words, *_side("decoder", config.decoder_layers)]
 
 
 def ignored_keys(config: WhisperConfig) -> tuple[str, ...]:

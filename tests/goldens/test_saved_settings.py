@@ -28,6 +28,7 @@ ADDED = (
     "temperature",
     "unsure_below",
 )  # settings that came later, which must keep their defaults
+SQUARES = {"image_size", "patch_size"}  # of MAE, one number then
 REPLACED = {"scale_by_width"}  # GPT-2's spelling of `score`, true in all of them
 SAVED: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "saved_settings.json").read_text())
 
@@ -69,7 +70,8 @@ def assert_kept(saved: dict[str, Any], now: dict[str, Any]) -> None:
         if isinstance(was[name], dict):
             assert_kept(was[name], now[name])
         else:
-            assert [RENAMED_VALUES.get(value, value) for value in values(was[name])] == values(now[name])
+            square = [was[name]] * 2 if name in SQUARES and isinstance(was[name], int) else was[name]
+            assert [RENAMED_VALUES.get(value, value) for value in values(square)] == values(now[name])
     renamed = {name: value for name, value in was.items() if name not in now}
     new = {name: value for name, value in now.items() if name not in was}
     assert not Counter(values(renamed)) - Counter(values(new))

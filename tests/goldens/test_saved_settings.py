@@ -70,7 +70,8 @@ def assert_kept(saved: dict[str, Any], now: dict[str, Any]) -> None:
         if isinstance(was[name], dict):
             assert_kept(was[name], now[name])
         else:
-            square = [was[name]] * 2 if name in SQUARES and isinstance(was[name], int) else was[name]
+            sides = name in SQUARES and isinstance(was[name], int) and isinstance(now[name], list)
+            square = [was[name]] * 2 if sides else was[name]
             assert [RENAMED_VALUES.get(value, value) for value in values(square)] == values(now[name])
     renamed = {name: value for name, value in was.items() if name not in now}
     new = {name: value for name, value in now.items() if name not in was}

@@ -16,7 +16,7 @@ from torch import Tensor
 from anyformer.config import Settings
 from anyformer.core import rewrites
 from anyformer.core.cache import Cache
-from anyformer.core.linear import is_quantized
+from anyformer.core.linear import Linear
 from anyformer.core.taps import Watch, name_taps, watching
 from anyformer.errors import ConfigError, InputError, nearest
 from anyformer.forward_arguments import LOSS_INPUTS, docstring, positional, signature
@@ -441,6 +441,10 @@ class Model(LibraryMethods):
         return self
 
     @property
+    def is_quantized(self) -> bool:
+        return any(isinstance(module, Linear) and module.quantized for module in self.modules())
+
+    @property
     def packed_bytes(self) -> int:
         """Memory that packed copies of weights take on a CPU."""
         return int(rewrites.apply("packed_bytes", self) or 0)
@@ -459,7 +463,7 @@ class Model(LibraryMethods):
         return generate_many(self, prompts, rows, **options)
 
     def train(self, mode: bool = True) -> Self:
-        if mode and is_quantized(self):
+        if mode and self.is_quantized:
             raise InputError('int8 weights cannot be trained; load the model without weights="int8".')
         return super().train(mode)
 

@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anyformer.core.attention import Attention, AttentionConfig
-from anyformer.core.block import Block, LayerScale, Sublayer
+from anyformer.core.block import Block, Sublayer
 from anyformer.core.feedforward import ACTIVATIONS, FeedForward, FeedForwardConfig
 from anyformer.core.init import InitConfig, initialize
-from anyformer.core.norms import MaskedBatchNorm1d, NormConfig, apply_norm, make_norm
+from anyformer.core.norms import LayerScale, MaskedBatchNorm1d, NormConfig, apply_norm, make_norm
 from anyformer.core.stack import Stack
 from anyformer.core.tokens import Tokens
 from anyformer.errors import ConfigError

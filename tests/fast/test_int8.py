@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import anyformer as af
-from anyformer.core.linear import FusedLinear, Linear, is_quantized
+from anyformer.core.linear import FusedLinear, Linear
 from anyformer.fast.cpu_gemm import Int8Weight
 from anyformer.fast.int8 import quantize
 from anyformer.fast.packed import PackedLinear
@@ -119,7 +119,7 @@ def test_a_quantized_model_says_nearly_the_same(recipe: str) -> None:
     with torch.no_grad():
         exact = model(**batch)[0]
         held = sum(p.numel() for p in model.parameters())
-        assert model.quantize("int8") is model and is_quantized(model)
+        assert model.quantize("int8") is model and model.is_quantized
         rounded = model(**batch)[0]
     assert sum(p.numel() for p in model.parameters()) < held
     assert float((rounded - exact).norm() / exact.norm()) < 0.05

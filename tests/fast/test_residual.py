@@ -17,8 +17,9 @@ import anyformer as af
 from anyformer.core import rewrites
 from anyformer.core.activations import ACTIVATIONS
 from anyformer.core.attention import Attention, AttentionConfig
-from anyformer.core.block import Block, LayerScale, Sublayer
+from anyformer.core.block import Block, Sublayer
 from anyformer.core.feedforward import FeedForward, FeedForwardConfig
+from anyformer.core.norms import LayerScale
 from anyformer.core.stack import Stack
 from anyformer.core.tokens import Tokens
 from anyformer.fast.decode_graph import twin

@@ -32,7 +32,6 @@ from anyformer.checkpoints.key_table import Key, named_tensors
 from anyformer.checkpoints.low_precision import dequantize, scales_of
 from anyformer.checkpoints.torch_file import is_torch_file
 from anyformer.core import rewrites
-from anyformer.core.linear import is_quantized
 from anyformer.device import choose_device, read_dtype
 from anyformer.errors import ConfigError, FolderError, WeightsError, nearest
 from anyformer.jsonfile import read_object
@@ -165,7 +164,7 @@ def _config(path: Path) -> dict[str, Any]:
 def save(model: Model, folder: str | PathLike[str], format: str = "anyformer") -> None:
     if format not in FORMATS:
         raise ConfigError(f'There is no format "{format}".{nearest(format, FORMATS)} There are: {", ".join(FORMATS)}.')
-    if is_quantized(model):
+    if model.is_quantized:
         raise WeightsError("The weights of this model are rounded to int8; load it again without that to save it.")
     check_edits(model)
     with whole_folder(Path(_place(folder)), replaces=WEIGHT_FILES) as draft:

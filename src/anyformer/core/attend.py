@@ -39,15 +39,19 @@ class AttentionCall:
         return self.mask.dense(self.query.shape[2], self.key.shape[2], self.offset, self.query.device)
 
 
+def always(call: AttentionCall) -> bool:
+    return True
+
+
 @dataclass(frozen=True)
 class Kernel:
     """An attention kernel. `can`: whether it supports a call. `pays`: whether it is faster than the kernels after
     it."""
 
     name: str
-    can: Callable[[AttentionCall], bool]
-    pays: Callable[[AttentionCall], bool]
     run: Callable[[AttentionCall], Tensor]
+    can: Callable[[AttentionCall], bool] = always
+    pays: Callable[[AttentionCall], bool] = always
 
 
 def attend(
@@ -209,12 +213,5 @@ def _through(weights: Tensor, call: AttentionCall, kernel: Kernel) -> Tensor:
     return out if call.dropout else kernel.run(call).detach() + (out - out.detach())
 
 
-def _always(call: AttentionCall) -> bool:
-    return True
-
-
-KERNELS: dict[str, Kernel] = {
-    "sdpa": Kernel("sdpa", can_sdpa, _always, sdpa),
-    "reference": Kernel("reference", _always, _always, reference),
-}
+KERNELS = {"sdpa": Kernel("sdpa", sdpa, can_sdpa), "reference": Kernel("reference", reference)}
 CHOOSERS: list[Callable[[AttentionCall], Kernel | None]] = []  # anyformer.fast adds one

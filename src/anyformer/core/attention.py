@@ -122,7 +122,7 @@ class Attention(nn.Module):
             query = self.role(self.qkv, "query", asking)
             return query, self.role(self.qkv, "key", keyed), self.role(self.qkv, "value", source.x)
         query = self.query(asking)
-        if cache is not None and cache.cross_attention(self.cache_key).key is not None:
+        if cache is not None and cache.cross_attention(self.taps.name(self)).key is not None:
             return query, None, None
         if source.pos_embed is None:
             key, value = self.project_fused(self.kv, source.x)
@@ -179,7 +179,7 @@ class Attention(nn.Module):
     ) -> tuple[Tensor, Tensor, int]:
         """All keys and values, those of earlier steps first, and the index of the first query among them."""
         if self.crosses and cache is not None:
-            entry = cache.cross_attention(self.cache_key)
+            entry = cache.cross_attention(self.taps.name(self))
             if key is not None and value is not None:
                 # Contiguous, since every later step reads them.
                 entry.key, entry.value = key.contiguous(), value.contiguous()
@@ -189,7 +189,7 @@ class Attention(nn.Module):
             return key, value, 0
         if source is not None:  # it ends with the tokens
             return key, value, key.shape[2] - query.shape[2]
-        past = cache.self_attention(self.cache_key, self.config.span)
+        past = cache.self_attention(self.taps.name(self), self.config.span)
         offset = past.num_held
         return *past.append(key, value), offset
 
@@ -206,11 +206,6 @@ class Attention(nn.Module):
         elif source is None and tokens.documents is not None and self.has_cache:  # causal
             mask = mask & DocumentMask(tokens.documents, tokens.documents)
         return mask if source is not None or tokens.spans is None else mask | together(tokens.spans, n_keys)
-
-    @property
-    def cache_key(self) -> str:
-        """The name of this layer's entry in a cache."""
-        return self.taps.path or f"attention {id(self)}"
 
 
 def with_positions(tokens: Tokens) -> Tensor:

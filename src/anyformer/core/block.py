@@ -11,14 +11,14 @@ Mamba:             a state-space layer alone
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, Protocol, cast
+from typing import Literal, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anyformer.core.cache import Cache
-from anyformer.core.norms import apply_norm
+from anyformer.core.norms import LayerScale, apply_norm
 from anyformer.core.taps import NO_TAPS
 from anyformer.core.tokens import Tokens
 from anyformer.core.wrapper import Wrapper
@@ -27,33 +27,12 @@ from anyformer.errors import ConfigError
 NormOrder = Literal["pre", "post", "sandwich"]
 
 
-class SublayerPart(Protocol):
-    """Interface of a sublayer's part: Attention, FeedForward and every layer of anyformer.layers."""
-
-    crosses: bool  # whether it reads a memory; without one its sublayer is skipped
-
-    def __call__(self, tokens: Tokens, memory: Tokens | None, cache: Cache | None) -> Tensor: ...
-
-
-class LayerScale(nn.Module):
-    """Multiplies every feature by a learned number with a small initial value (Touvron et al. 2021)."""
-
-    def __init__(self, width: int, start: float) -> None:
-        super().__init__()
-        self.start = start
-        self.weight = nn.Parameter(torch.full((width,), start))
-
-    def reset(self, std: float) -> None:
-        nn.init.constant_(self.weight, self.start)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * self.weight
-
-
 class Sublayer(Wrapper):
     """A part with its norms, dropout and residual connection.
 
-    Calling it returns the part's contribution; `add` adds it to the residual stream.
+    A part is a module (tokens, memory, cache) -> Tensor: Attention, FeedForward, a layer of anyformer.layers. One that
+    `crosses` reads the memory. Calling the sublayer returns the part's contribution; `add` adds it to the residual
+    stream.
     """
 
     part: nn.Module
@@ -77,7 +56,7 @@ class Sublayer(Wrapper):
 
     @property
     def crosses(self) -> bool:
-        return cast("SublayerPart", self.part).crosses
+        return bool(self.part.crosses)
 
     def forward(
         self, tokens: Tokens | Tensor, memory: Tokens | Tensor | None = None, cache: Cache | None = None

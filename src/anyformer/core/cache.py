@@ -32,12 +32,12 @@ class KeyValueEntry:
         if self.key is not None and self.value is not None:
             self.key, self.value = change(self.key), change(self.value)
 
+    def reorder(self, rows: Tensor, moved: Tensor | None) -> None:
+        self.apply(lambda x: x.index_select(0, rows))
+
 
 class CrossAttentionCache(KeyValueEntry):
     """Keys and values of the encoder's tokens, computed once."""
-
-    def reorder(self, rows: Tensor, moved: Tensor | None) -> None:
-        self.apply(lambda x: x.index_select(0, rows))
 
 
 class SelfAttentionCache(KeyValueEntry):
@@ -64,14 +64,8 @@ class SelfAttentionCache(KeyValueEntry):
 
     def drop_before(self, before: int) -> None:
         """Drop the tokens before this one."""
-        kept, n = slice(before - self.first, self.num_held), self.length - before
-
-        def move(buffer: Tensor) -> Tensor:
-            smaller = buffer.new_zeros(*buffer.shape[:2], n + 2 * GROW_BY, buffer.shape[3])
-            smaller[:, :, :n] = buffer[:, :, kept]
-            return smaller
-
-        self.apply(move)
+        kept = slice(before - self.first, self.num_held)
+        self.apply(lambda buffer: _append(None, buffer[:, :, kept], 0))
         self.first = before
 
     def reorder(self, rows: Tensor, moved: Tensor | None) -> None:
@@ -88,9 +82,7 @@ class SelfAttentionCache(KeyValueEntry):
             if len(rows) == len(buffer):
                 filled.copy_(filled.index_select(0, rows))
                 return buffer
-            larger = buffer.new_zeros(len(rows), *buffer.shape[1:])
-            larger[:, :, :held] = filled.index_select(0, rows)
-            return larger
+            return _append(None, filled.index_select(0, rows), 0)
 
         self.apply(reorder)
 

@@ -46,7 +46,3 @@ class FusedLinear(Linear):
         names = list(self.roles)
         start = sum(self.widths[: names.index(role)])
         return slice(start, start + self.roles[role])
-
-
-def is_quantized(model: nn.Module) -> bool:
-    return any(isinstance(module, Linear) and module.quantized for module in model.modules())

@@ -1,4 +1,5 @@
-"""Normalization of a token's features: layer norm, RMS norm (plain, and with weights that count from 1), batch norm."""
+"""Normalization and scaling of a token's features: layer norm, RMS norm (plain, and with weights that count from 1),
+batch norm, layer scale."""
 
 from __future__ import annotations
 
@@ -38,6 +39,21 @@ class MaskedBatchNorm1d(nn.BatchNorm1d):
         if mask is None:
             return super().forward(x.reshape(-1, x.shape[-1])).view_as(x)
         return torch.zeros_like(x).masked_scatter(mask.unsqueeze(-1), super().forward(x[mask]))
+
+
+class LayerScale(nn.Module):
+    """Multiplies every feature by a learned number with a small initial value (Touvron et al. 2021)."""
+
+    def __init__(self, width: int, start: float) -> None:
+        super().__init__()
+        self.start = start
+        self.weight = nn.Parameter(torch.full((width,), start))
+
+    def reset(self, std: float) -> None:
+        nn.init.constant_(self.weight, self.start)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weight
 
 
 def make_norm(config: NormConfig, width: int) -> nn.Module:

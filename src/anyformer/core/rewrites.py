@@ -12,16 +12,13 @@ anyformer.fast registers them. Without it nothing is registered: the plain modul
     decoding   (model): a context manager, while a decode step on a GPU is captured
     quantize   (model, weights): round matrices
     decode_graph, train_graph: return modules that capture steps as CUDA graphs
-    cross_entropy, topk_logsumexp: return kernels for a GPU
+    cross_entropy, topk_logsumexp: return kernels for a GPU, if there is one with Triton
 """
 
 from __future__ import annotations
 
-import importlib.util
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
-
-import torch
 
 RULES: dict[str, Any] = {}
 
@@ -30,11 +27,6 @@ def apply(purpose: str, *arguments: Any, **options: Any) -> Any:
     """Call the function registered for a purpose; None if there is none."""
     rule = RULES.get(purpose)
     return None if rule is None else rule(*arguments, **options)
-
-
-def has_triton() -> bool:
-    """Whether kernels for a GPU are registered and can run."""
-    return bool(RULES) and torch.cuda.is_available() and importlib.util.find_spec("triton") is not None
 
 
 def applied(purpose: str, *arguments: Any, **options: Any) -> AbstractContextManager[None]:

@@ -38,7 +38,7 @@ class Stack(nn.Module):
 
     @property
     def has_position_bias(self) -> bool:
-        return any(positions is not None and positions.has_bias for positions in self._positions())
+        return any(positions.has_bias for positions in self._positions())
 
     def forward(
         self, tokens: Tokens | Tensor, memory: Tokens | Tensor | None = None, cache: Cache | None = None
@@ -53,7 +53,7 @@ class Stack(nn.Module):
         for turn, index in enumerate(self.order):
             if self.training and self.layer_drop and torch.rand(()) < self.layer_drop:
                 continue
-            tokens = tokens if encodings is None else tokens.with_encoding(encodings[turn])
+            tokens = tokens.with_encoding(encodings[turn]) if encodings else tokens
             block = self.blocks[index]
             tokens = self.recomputed(block, tokens, memory) if recompute else block(tokens, memory, cache)
             tokens = self.after_block(tokens)
@@ -70,24 +70,20 @@ class Stack(nn.Module):
         """What follows every block; nothing here."""
         return tokens
 
-    def _positions(self) -> list[Positions | None]:
-        """The position encoding of each turn."""
-        if self.block_positions is None:
-            return [self.positions] * len(self.order)
-        return [cast("Positions", self.block_positions[index]) for index in self.order]
+    def _positions(self) -> list[Positions]:
+        """The position encoding of each turn; empty if there is none."""
+        if self.block_positions is not None:
+            return [cast("Positions", self.block_positions[index]) for index in self.order]
+        return [] if self.positions is None else [self.positions] * len(self.order)
 
-    def _encodings(self, tokens: Tokens) -> list[Encoding | None] | None:
-        """What each turn's position encoding computes, once for all that are equal; None: no turn has any."""
-        if self.positions is None and self.block_positions is None:
-            return None
+    def _encodings(self, tokens: Tokens) -> list[Encoding | None]:
+        """What each turn's position encoding computes, once for all that are equal."""
         made: dict[Any, Encoding | None] = {}
-        found = []
-        for positions in self._positions():
-            key = None if positions is None else positions.shared_key
-            if key not in made:
-                made[key] = None if positions is None else positions.prepare(tokens)
-            found.append(made[key])
-        return found
+        turns = self._positions()
+        for positions in turns:
+            if positions.shared_key not in made:
+                made[positions.shared_key] = positions.prepare(tokens)
+        return [made[positions.shared_key] for positions in turns]
 
     def recomputes(self, cache: Cache | None) -> bool:
         """Whether blocks are computed again for gradients. A cache has moved on by then."""

@@ -13,6 +13,7 @@ from torch import nn
 
 from anyformer.core import rewrites
 from anyformer.fast import attention as attention
+from anyformer.fast.device import HAS_TRITON
 
 
 def _later(module: str, name: str) -> Callable[..., Any]:
@@ -50,8 +51,11 @@ rewrites.RULES.update(
     training=_later("rewrite", "training"),
     decoding=_later("rewrite", "decoding"),
     quantize=_later("int8", "quantize"),
-    cross_entropy=_summed_entropy,
-    topk_logsumexp=lambda: import_module("anyformer.fast.triton_decode").topk_logsumexp,
     decode_graph=_module("decode_graph"),
     train_graph=_module("train_graph"),
 )
+if HAS_TRITON:
+    rewrites.RULES.update(
+        cross_entropy=_summed_entropy,
+        topk_logsumexp=lambda: import_module("anyformer.fast.triton_decode").topk_logsumexp,
+    )

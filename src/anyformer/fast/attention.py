@@ -365,10 +365,6 @@ def _on_cuda(call: AttentionCall) -> bool:
     return call.query.is_cuda and _can_fuse(call)
 
 
-def _always(call: AttentionCall) -> bool:
-    return True
-
-
 def _long_rows_on_cpu(call: AttentionCall) -> bool:
     """Whether rows are long enough for one call per row: below about 16 tokens a row, it costs more than padding
     does."""
@@ -377,16 +373,16 @@ def _long_rows_on_cpu(call: AttentionCall) -> bool:
 
 
 FAST = (
-    Kernel("single", _can_single, _always, _single),
-    Kernel("varlen", _can_varlen, _always, _varlen),
-    Kernel("each", _can_unpack, _long_rows_on_cpu, _per_row),
-    Kernel("repad", _can_unpack, _always, _repad),
-    Kernel("regrouped", _can_regroup, _long, _regrouped),
-    Kernel("tiled", _can_tile, _always, _tiled),
-    Kernel("banded", _can_band, _bounded, _banded),
-    Kernel("blocked", _can_fuse, _bounded, _blocked),
-    Kernel("batched", _can_fuse, _few_queries, _batched),
-    Kernel("sdpa on a GPU", _on_cuda, _always, _fused_on_gpu),
+    Kernel("single", _single, _can_single),
+    Kernel("varlen", _varlen, _can_varlen),
+    Kernel("each", _per_row, _can_unpack, _long_rows_on_cpu),
+    Kernel("repad", _repad, _can_unpack),
+    Kernel("regrouped", _regrouped, _can_regroup, _long),
+    Kernel("tiled", _tiled, _can_tile),
+    Kernel("banded", _banded, _can_band, _bounded),
+    Kernel("blocked", _blocked, _can_fuse, _bounded),
+    Kernel("batched", _batched, _can_fuse, _few_queries),
+    Kernel("sdpa on a GPU", _fused_on_gpu, _on_cuda),
 )
 KERNELS |= {**{kernel.name: kernel for kernel in FAST}, **{name: KERNELS.pop(name) for name in list(KERNELS)}}
 

@@ -39,7 +39,10 @@ def best_logs(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
 def can_rank(scores: Tensor) -> bool:
     """Whether a GPU kernel for `best_logs` is available."""
     return (
-        scores.is_cuda and rewrites.has_triton() and scores.shape[-1] <= MOST_RANKED and scores.dtype != torch.float64
+        scores.is_cuda
+        and "topk_logsumexp" in rewrites.RULES
+        and scores.shape[-1] <= MOST_RANKED
+        and scores.dtype != torch.float64
     )
 
 

@@ -52,7 +52,7 @@ class SegmentRecurrence(Wrapper):
     def forward(self, tokens: Tokens, memory: Tokens | None = None, cache: Cache | None = None) -> Tensor:
         if cache is None:
             return self.attention(tokens)
-        entry = cache.recurrent(self.attention.cache_key)
+        entry = cache.recurrent(self.attention.taps.name(self.attention))
         inputs = torch.cat([entry.get(PAST, tokens.x[:, :0]), tokens.x], dim=1)  # [B, past + T, d]
         entry[PAST] = inputs[:, max(inputs.shape[1] - self.length, 0) :].detach()
         return self.attention(tokens, None, cache, Tokens(inputs))

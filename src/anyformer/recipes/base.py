@@ -17,11 +17,11 @@ from anyformer import plugins
 from anyformer.config import Settings
 from anyformer.core.activations import ACTIVATIONS
 from anyformer.core.attention import Attention, AttentionConfig
-from anyformer.core.block import Block, LayerScale, NormOrder, Sublayer
+from anyformer.core.block import Block, NormOrder, Sublayer
 from anyformer.core.feedforward import FeedForward, FeedForwardConfig
 from anyformer.core.init import InitConfig
 from anyformer.core.masks import NO_MASK, Mask
-from anyformer.core.norms import NormConfig, make_norm
+from anyformer.core.norms import LayerScale, NormConfig, make_norm
 from anyformer.core.positions import (
     ALiBi,
     LearnedPositions,

@@ -13,11 +13,11 @@ from torch import nn
 
 from anyformer.config import Settings
 from anyformer.core.attention import Attention, AttentionConfig
-from anyformer.core.block import Block, LayerScale, NormOrder, Sublayer
+from anyformer.core.block import Block, NormOrder, Sublayer
 from anyformer.core.feedforward import FeedForward, FeedForwardConfig
 from anyformer.core.init import InitConfig
 from anyformer.core.masks import NO_MASK, Mask
-from anyformer.core.norms import NormConfig, make_norm
+from anyformer.core.norms import LayerScale, NormConfig, make_norm
 from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.image import ImageInputConfig
 from anyformer.inputs.text import TextInput, TextInputConfig

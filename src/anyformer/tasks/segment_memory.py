@@ -55,7 +55,10 @@ class SegmentMemory:
         parts = memory_layers(model)
         self.length = max(part.length for part in parts)
         like = next(model.parameters())
-        shapes = {part.attention.cache_key: (rows, part.length, part.attention.config.d_query) for part in parts}
+        shapes = {
+            part.attention.taps.name(part.attention): (rows, part.length, part.attention.config.d_query)
+            for part in parts
+        }
         self.tensors = {
             path: torch.zeros(shape, dtype=like.dtype, device=like.device) for path, shape in shapes.items()
         }

@@ -1,0 +1,1 @@
+"""Adapters of other libraries to models of ours, each in a module that imports its library."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ from tests.generation.families import PAD, PAIRS, VOCABULARY, models, prompts
 pytestmark = pytest.mark.filterwarnings("ignore")
 NEW, ROWS = 8, 6
 ENDS = list(range(4, 36))  # often said, so that some rows end early
-FAMILIES = ("gpt2", "llama", "t5", "bart")
+FAMILIES = ("gpt2", "t5", *(pytest.param(family, marks=pytest.mark.slow) for family in ("llama", "bart")))
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +53,11 @@ def compare(family: str, batch: dict[str, Tensor] | None = None, **options: Any)
 
 def both_last_tokens(ids: Tensor, scores: Tensor) -> Tensor:
     """A processor of the caller's, which depends on both of its arguments."""
-    return scores - 3.0 * torch.nn.functional.one_hot(ids[:, -1], scores.shape[1]) + scores.roll(1, dims=1) / 2
+    return (
+        scores
+        - 3.0 * torch.nn.functional.one_hot(ids[:, -1], scores.shape[1])
+        + scores.roll(1, dims=1).clamp(min=-50) / 2
+    )
 
 
 def said_an_even_token(ids: Tensor, scores: object) -> Tensor:
@@ -112,9 +117,38 @@ def test_the_rules_change_the_ids() -> None:
         plain = theirs.generate(**asked, do_sample=False).tolist()
         some = [{name: value for name, value in rules.items() if name not in DECODERS_ALONE} for rules in RULES]
         changed.append([theirs.generate(**{**asked, "do_sample": False, **rules}).tolist() != plain for rules in some])
-    idle = ("max_time", "cache_implementation", "remove_invalid_values", "exponential_decay_length_penalty")
+    idle = ("max_time", "cache_implementation", "remove_invalid_values", "encoder_no_repeat_ngram_size")
     for rules, *differs in zip(RULES, *changed, strict=True):
         assert any(differs) or set(rules) & set(idle), rules
+
+
+def test_processors_of_a_small_vocabulary() -> None:
+    """Each against transformers' class, where sequences recur."""
+    from transformers.generation import logits_process as theirs
+
+    from anyformer.generation import logits_processors as ours
+
+    made = torch.Generator().manual_seed(0)
+    scores = torch.randn(6, 12, generator=made)
+    ids, source = torch.randint(0, 12, (6, 9), generator=made), torch.randint(0, 12, (3, 30), generator=made)
+    biases = {(token, token + 1): float(token) for token in range(10)} | {(3,): -2.0}
+    pairs: list[tuple[Any, Any]] = [
+        (theirs.EncoderNoRepeatNGramLogitsProcessor(n, source), partial(ours.no_repeat_ngram, n=n, source=source))
+        for n in (1, 2, 3)
+    ]
+    penalty = partial(ours.encoder_repetition_penalty, source=source, penalty=1 / 1.5)
+    pairs += [(theirs.EncoderRepetitionPenaltyLogitsProcessor(1.5, source), penalty)]
+    biased = partial(ours.bias_sequences, biases=tuple(biases.items()))
+    pairs += [(theirs.SequenceBiasLogitsProcessor(biases), biased)]
+    decay = partial(ours.decay_length, ids=(3, 5), start=4, factor=1.3)
+    pairs += [(theirs.ExponentialDecayLengthPenalty((2, 1.3), [3, 5], 2), decay)]
+    pairs += [(theirs.TopHLogitsWarper(0.6), partial(ours.keep_top_h, h=0.6))]
+    pairs += [(theirs.EpsilonLogitsWarper(0.1, min_tokens_to_keep=2), lambda s, h: ours.keep_above(s, 0.1, 2))]
+    pairs += [(theirs.EtaLogitsWarper(0.3), lambda s, h: ours.keep_above(s, ours.eta(s, 0.3)))]
+    for processor, function in pairs:
+        expected, found = processor(ids, scores.clone()), function(scores.clone(), ids)
+        torch.testing.assert_close(found, expected)
+        assert not torch.equal(expected, scores), processor
 
 
 SAMPLERS: list[dict[str, Any]] = [
@@ -130,7 +164,7 @@ SAMPLERS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("beams", [1, 3])
 @pytest.mark.parametrize("options", SAMPLERS, ids=label)
-@pytest.mark.parametrize("family", ["llama", "t5"])
+@pytest.mark.parametrize("family", ["llama", pytest.param("t5", marks=pytest.mark.slow)])
 def test_what_sampling_leaves(family: str, options: dict[str, Any], beams: int) -> None:
     """The scores that both draw from, and the ids."""
     theirs, ours = models(family)
@@ -158,7 +192,7 @@ def test_guidance(family: str, options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("search", SEARCHES, ids=label)
-@pytest.mark.parametrize("family", ["gpt2", "llama", "t5", "bart"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_a_prompt_of_vectors(family: str, search: dict[str, Any]) -> None:
     theirs, _ = models(family)
     batch = prompts(family, ROWS)
@@ -198,7 +232,7 @@ def flat(value: Any) -> Iterator[Tensor]:
 
 
 @pytest.mark.parametrize("search", [{}, {"num_beams": 3, "num_return_sequences": 2}], ids=label)
-@pytest.mark.parametrize("family", ["gpt2", "llama", "t5", "bart"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_layers_of_every_step(family: str, search: dict[str, Any]) -> None:
     theirs, ours = models(family)
     theirs.set_attn_implementation("eager")

@@ -28,12 +28,13 @@ class Comparison:
         self.kind, self.batch, self.numbers = kind, batch, numbers
         self.kept: list[str] = []  # fields that stay transformers' own
         self.names: tuple[str, ...] = ()  # of a tuple's items
+        self.layers = kind == "call"  # whether a `generate` was asked for what layers made
 
     def hand_over(self, ours: Any, theirs: Any) -> Any:
         """Ours in the form of theirs."""
         if not hasattr(theirs, "keys"):
             return self.value("answer", ours, theirs)
-        fields = departures.FIELDS[self.kind]
+        fields = {*departures.FIELDS[self.kind], *(() if self.layers else departures.OF_LAYERS)}
         names = [name for name in theirs if name not in fields]
         self.kept += [name for name in theirs if name in fields]
         mine = [name for name in ours if name in theirs and name not in fields]

@@ -31,31 +31,26 @@ OPTIONS: dict[str, dict[str, str]] = {
         "num_items_in_batch": "step 11b: a loss over several batches of a trainer",
     },
     "generate": {
-        "generation_config": "step 11b: options in one object",
-        "logits_processor": "step 11b: rules of the caller's own",
-        "stopping_criteria": "step 11b: ends of the caller's own",
-        "inputs_embeds": "step 11b: writing on from vectors",
         "past_key_values": "step 11b: caches made by transformers",
-        "cache_implementation": "step 11b: other caches",
-        "position_ids": "step 11b: positions of the caller's own",
-        "logits_to_keep": "step 11b: how many scores a pass works out is generate's own business",
         "custom_generate": "step 11b: code of the caller's own",
     },
 }
 # What neither library is asked, so that both are asked the same.
 WITHOUT: dict[str, dict[str, str]] = {
     "call": {"bool_masked_pos": "step 12: the head that guesses masked patches is not loaded yet"},
-    "generate": {"token_type_ids": "step 11b: kinds of tokens are not written on"},
+    "generate": {},
 }
 # Fields of an answer that stay transformers' own; all others of the same answer are ours.
 FIELDS: dict[str, dict[str, str]] = {
     "call": {},
-    "generate": dict.fromkeys(
-        "attentions hidden_states past_key_values encoder_attentions encoder_hidden_states decoder_attentions"
-        " decoder_hidden_states cross_attentions".split(),
-        "decision 5: generate gives neither its cache nor what layers made",
-    ),
+    "generate": {"past_key_values": "decision 57: generate does not return its cache"},
 }
+OF_LAYERS = (  # of a `generate` that we were not asked them of
+    *("attentions", "hidden_states", "encoder_attentions", "encoder_hidden_states"),
+    *("decoder_attentions", "decoder_hidden_states", "cross_attentions"),
+)
+LAYERS = ("output_hidden_states", "output_attentions")  # left to transformers without its cache, or with a draft
+BOTH = "decision 57: one prompt as ids and as vectors is refused"
 # Tests, as "family: name" with * for anything, that are not about answers we could give.
 TESTS: dict[str, str] = {
     "*: test_fsdp*": "several processes, of transformers' own code alone",

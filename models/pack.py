@@ -300,6 +300,7 @@ def rewrite_cards(home: Path = HOME, notes: Path = NOTES) -> None:
         row["description"] = said["description"]
         row["score"] = listed_score(said, text)
         row["license"], row["example"] = said["license"], example(said)
+        row["default"] = bool(said.get("default", False))
         row.pop("known_failure", None)
         if "known_failure" in said:
             row["known_failure"] = said["known_failure"]

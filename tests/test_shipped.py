@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,19 @@ def test_run_needs_nothing_more(home: Path, capsys: pytest.CaptureFixture[str]) 
     first = capsys.readouterr().out
     assert run("run", "translate", "--model", "one-de", "one cat there") == 0
     assert capsys.readouterr().out == first == f"{af.task('translate')('one cat there')}\n"
+
+
+def test_the_default_is_named_and_a_chat_model_comes_before_stories(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`generate` takes the chat model where it is installed, and the model of stories otherwise."""
+    assert run("run", "translate", "one cat there") == 0
+    assert "model: zwei-de (the default of translate), device: cpu" in capsys.readouterr().err
+    chat = pretrained.PretrainedModel("smollm2", "generate", "", 1, default=True, chat=True, path=home)
+    told = pretrained.PretrainedModel("stories", "generate", "", 1, path=home)
+    for listed, name in (([told, chat], "smollm2"), ([told, replace(chat, path=None)], "stories")):
+        monkeypatch.setattr(pretrained, "models", lambda listed=listed: listed)
+        assert pretrained.default("generate").name == name
 
 
 def test_eval_needs_nothing_more(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -120,6 +120,7 @@ EXTRAS = (
             "English chat model SmolLM2-135M-Instruct (Allal et al. 2025, Apache-2.0)",
             134_515_008,
             license="Apache-2.0",
+            default=True,
             chat=True,
             example="What is the capital of France?",
             known_failure="Of ten capitals of this kind seven were right; Italy, Spain and Portugal were not.",

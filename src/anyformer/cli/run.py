@@ -71,7 +71,8 @@ def run(
     with waiting(f"Loading {chosen}"):
         work: Any = task(name, chosen, **where)
     if isinstance(work, Task):
-        print(f"device: {spell_device(work.model)}", file=sys.stderr, flush=True)
+        by_default = "" if model is not None else f"model: {chosen} (the default of {name}), "
+        print(f"{by_default}device: {spell_device(work.model)}", file=sys.stderr, flush=True)
     options = options if chat is not False else {**options, "chat": False}
     texts = _texts(checked, name, work, columns)
     if kind.takes_pairs() and len(inputs) > 1 and "-" not in inputs and not has_tables(checked):

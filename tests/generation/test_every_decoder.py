@@ -29,6 +29,8 @@ SPEAKERS = (
         "mamba-tiny",
         "transformer-xl-tiny",
         "mlp-mixer-tiny",
+        "bilstm-tiny",
+        "textcnn-tiny",
         "trocr-tiny",
     ),
     *("transformer-tiny", "bart-tiny", "t5-tiny", "encoder-decoder-tiny", "vision-encoder-decoder-tiny"),

@@ -19,7 +19,17 @@ def training_batch(name: str) -> dict[str, Any]:
     labels = words.masked_fill(mask == 0, -100)
     pictures = torch.randn(2, 3, 32, 32)
     family = family_of(name)
-    if family in (*DECODERS, "dalle", "image-transformer", "imagegpt", "mamba", "transformer-xl", "mlp-mixer"):
+    if family in (
+        *DECODERS,
+        "dalle",
+        "image-transformer",
+        "imagegpt",
+        "mamba",
+        "transformer-xl",
+        "mlp-mixer",
+        "bilstm",
+        "textcnn",
+    ):
         return {"input_ids": words, "attention_mask": mask, "labels": labels}
     if family == "bert":
         return {

@@ -15,10 +15,19 @@ from tests.checkpoints.compare import flat
 from tests.recipes.batches import training_batch
 from tests.tiny import family_of, tiny_recipes
 
-NO_ATTENTION = ("mamba-tiny", "sutskever-tiny", "bytenet-tiny", "mlp-mixer-tiny", "resnet-tiny", "show-tell-tiny")
+NO_ATTENTION = (
+    "bilstm-tiny",
+    "textcnn-tiny",
+    "mamba-tiny",
+    "sutskever-tiny",
+    "bytenet-tiny",
+    "mlp-mixer-tiny",
+    "resnet-tiny",
+    "show-tell-tiny",
+)
 NO_DROPOUT = (
     *("deit-tiny", "hybrid-tiny", "mae-tiny", "resnet-tiny", "vit-tiny"),  # as published
-    *("mamba-tiny", "sutskever-tiny", "bytenet-tiny", "mlp-mixer-tiny"),
+    *("bilstm-tiny", "textcnn-tiny", "mamba-tiny", "sutskever-tiny", "bytenet-tiny", "mlp-mixer-tiny"),
     *("ast-tiny", "set-transformer-tiny", "timesformer-tiny", "videomae-tiny", "whisper-toy"),
     *("beit-tiny", "keypoint-detr-tiny", "segmenter-tiny", "vitpose-tiny"),
     *("clip-tiny", "clip-text-tiny", "clip-vision-tiny"),

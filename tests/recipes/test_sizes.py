@@ -226,8 +226,9 @@ def test_parameter_count(name: str) -> None:
 
 # Sizes of our own for some ten thousands of rows: there is no published count to compare with.
 SMALL_DATA = frozenset(
-    "bahdanau-small bert-mini bytenet-small convs2s-small detr-small detr-small-vit electra-joint-mini gpt2-char"
-    " gpt2-char-cpu gpt2-mini luong-small mamba-mini sutskever-small transformer-small transformer-xl-mini".split()
+    "bahdanau-small bert-mini bilstm-small bytenet-small convs2s-small detr-small detr-small-vit electra-joint-mini"
+    " gpt2-char gpt2-char-cpu gpt2-mini luong-small mamba-mini sutskever-small textcnn-small transformer-small"
+    " transformer-xl-mini".split()
 )
 
 

@@ -22,14 +22,20 @@ from tests.training.test_every_task import CASES
 COMMAND = typer.main.get_command(app)  # parsed once: that takes longer than a refusal
 
 # Families by what they read and give.
-LANGUAGE_MODELS = "gemma3 gpt1 gpt2 gpt3 gptneox llama mamba mistral mlp-mixer qwen2 qwen3 transformer-xl".split()
+DECODERS = "gemma3 gpt1 gpt2 gpt3 gptneox llama mistral qwen2 qwen3".split()
+ANCESTORS = "bilstm mamba mlp-mixer textcnn".split()  # other layers than attention, on one text
+LANGUAGE_MODELS = [*DECODERS, *ANCESTORS, "transformer-xl"]
 ENCODERS = "bert distilbert electra mpnet roberta roformer".split()
+TEXT_MODELS = [*ENCODERS, *DECODERS, *ANCESTORS, "bart", "t5", "transformer"]
 ENCODER_DECODERS = "bahdanau bart bytenet convs2s encoder-decoder luong sutskever t5 transformer".split()
 # Image in, text out. GIT and TrOCR's decoder also continue a text without an image.
 CAPTIONERS = "cnn-transformer git line-reader show-attend-tell show-tell vision-encoder-decoder".split()
 
 PAIRS: dict[str, list[str]] = {
-    **dict.fromkeys(("answer", "classify-pair", "classify-text", "embed", "fill-mask", "tag"), ENCODERS),
+    "fill-mask": ENCODERS,
+    "answer": [*ENCODERS, *DECODERS],
+    "tag": [*ENCODERS, *DECODERS, *ANCESTORS],
+    **dict.fromkeys(("classify-pair", "classify-text", "embed"), TEXT_MODELS),
     **dict.fromkeys(("summarize", "translate"), ENCODER_DECODERS),
     **dict.fromkeys(("caption", "read"), CAPTIONERS),
     "generate": [*LANGUAGE_MODELS, "git", "trocr"],

@@ -25,7 +25,7 @@ from anyformer.core.init import materialize
 from anyformer.errors import ConfigError, FolderError, WeightsError, nearest
 from anyformer.jsonfile import check_inside, read_bytes, read_object
 from anyformer.model import Model
-from anyformer.recipes.base import TransformerConfig
+from anyformer.recipes.base import SequenceConfig, TransformerConfig
 from anyformer.schema import check_fields
 
 # Small files that belong to a model and are carried along unchanged.
@@ -316,7 +316,7 @@ def _check_expressible(table: KeyTable, architecture: str, config: Settings) -> 
     said = {entry.ours for entry in table.fields} | table.architectures[architecture].keys() | _TRAINING
     for one in dataclasses.fields(cast("Any", config)):
         value = getattr(config, one.name)
-        shared = isinstance(config, TransformerConfig) and one.name in TransformerConfig.field_names()
+        shared = isinstance(config, SequenceConfig) and one.name in TransformerConfig.field_names()
         if shared and one.name not in said and value != one.default:
             raise ConfigError(
                 f"{one.name} is {value!r}; Hugging Face's {architecture} has no setting for it, and does as"

@@ -170,6 +170,33 @@ class RNNEncoder(nn.Module):
         return dataclasses.replace(tokens, x=y, summary=torch.cat(list(carry.values()), dim=1))
 
 
+class Recurrent(nn.Module):
+    """An LSTM or GRU over rows as a part of a block: in one direction, or in both with half of the width each."""
+
+    tap_points = ("output",)
+    crosses = False
+
+    def __init__(self, d_model: int, cell: CellType = "lstm", bidirectional: bool = False) -> None:
+        super().__init__()
+        self.taps = NO_TAPS
+        self.has_cache = not bidirectional
+        width = d_model // 2 if bidirectional else d_model
+        self.cell = make_cell(
+            RNNEncoderConfig(d_model=d_model, d_hidden=width, cell=cell), d_model, bidirectional=bidirectional
+        )
+
+    def forward(self, tokens: Tokens, memory: Tokens | None = None, cache: Cache | None = None) -> Tensor:
+        rows = RightPadded.from_tokens(tokens)
+        entry: RNNState = cache.recurrent(self.taps.name(self)) if cache is not None else {}
+        real = rows.real
+        if rows.mask is not None and real is not None and not entry:
+            y, carry = run_cell_static(self.cell, rows.x, real)
+        else:
+            y, carry = run_cell(self.cell, rows.x, entry, None if rows.full else rows.sizes)
+        entry.update(carry)
+        return self.taps.record("output", rows.restore(y), tokens.packing)
+
+
 def initial_state(source: Tokens, n_layers: int, cell: CellType) -> RNNState:
     """The encoder's last states as the decoder's initial states."""
     parts = ("hidden", "cell") if cell == "lstm" else ("hidden",)

@@ -7,7 +7,6 @@ or a property here, and a field of the same name there. `positions`, `mask`, `sc
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, cast
 
@@ -56,33 +55,17 @@ TINY: dict[str, Any] = {"n_layers": 2, "d_model": 64, "n_heads": 4, "d_hidden": 
 
 
 @dataclass(frozen=True, kw_only=True)
-class TransformerConfig(Settings):
+class SequenceConfig(Settings):
+    """Of every stack of blocks, whatever layer puts a token into context: attention, or one of its ancestors."""
+
     n_layers: int = 12
     d_model: int = 768
-    n_heads: int = 12
-    n_kv_heads: int | None = None  # None: n_heads
-    d_head: int | None = None  # None: d_model / n_heads
-    d_hidden: int | None = None  # None: 4 · d_model
-    activation: str = "gelu"
-    gated: bool = False  # a gated feed-forward network (GLU)
     norm: Norm = "layer"
     norm_eps: float = 1e-5
     norm_order: NormOrder = "pre"
-    qk_norm: bool = False
-    qkv_bias: bool = True
-    out_bias: bool = True
-    hidden_bias: bool = True
-    parallel: bool = False  # attention and the network read the same input
     positions: str = "learned"  # see recipes/settings.py
     positions_combine: Literal["add", "concat"] = "add"  # "concat": beside the token's vector, and projected back
-    ropes: tuple[RopeConfig, ...] = (RopeConfig(),)  # of rotary positions: of all layers, or as the family says
-    n_buckets: int = 32  # of relative positions
-    max_distance: int = 128
-    mask: str = "all"  # see recipes/settings.py
-    score: str = "scaled"  # of a query and a key
     dropout: float = 0.0
-    attention_dropout: float | None = 0.0  # None: dropout
-    hidden_dropout: float | None = 0.0
     drop_path: float = 0.0  # of the last block; those before it less
     layer_drop: float = 0.0
     init_std: float = 0.02
@@ -90,31 +73,10 @@ class TransformerConfig(Settings):
     # Constants of a family, or fields of its class.
     reads_text = False
     layer_scale = cast("float | None", None)
-    mask_kinds: ClassVar[tuple[str, ...]] = tuple(MASKS)
-    position_kinds: ClassVar[tuple[str, ...]] = (*EMBEDDED, *ATTENDED)
+    position_kinds: ClassVar[tuple[str, ...]] = EMBEDDED
 
     def check(self) -> None:
-        whole = self.d_head is not None or self.d_model % self.n_heads == 0
-        self.require(whole, f"d_model {self.d_model} is not a multiple of n_heads {self.n_heads}.")
-        self.require(len(self.ropes) in (1, 2), f"ropes has {len(self.ropes)} entries; it takes one or two.")
-        known = self.activation in ACTIVATIONS
-        self.require(known, f'activation "{self.activation}" is unknown.{nearest(self.activation, ACTIVATIONS)}')
-        both = self.parallel and self.norm_order == "post"
-        self.require(not both, 'norm_order "post" normalizes after each sublayer, but parallel adds them at once.')
         check_positions(self.positions, self.position_kinds)
-        check_score(self.score)
-        if "relative" in self.kinds:
-            self._check_buckets()
-        for text in split_masks(self.mask):
-            name, _ = check_mask(text, self.mask_kinds)
-            self.require(name != "local-2d" or self.grid is not None, f'mask "{text}" is for images, which have rows.')
-
-    def _check_buckets(self) -> None:
-        self.require(self.n_buckets >= 4, f"n_buckets is {self.n_buckets}; it must be 4 or more.")
-        least = self.n_buckets // 2 + 1  # half of the buckets hold one distance each
-        good = self.max_distance >= least
-        why = f"max_distance is {self.max_distance}; with n_buckets {self.n_buckets} it must be {least} or more."
-        self.require(good, why)
 
     @property
     def kinds(self) -> list[str]:
@@ -143,14 +105,6 @@ class TransformerConfig(Settings):
         return getattr(self, "max_length", None) if bounded else None
 
     @property
-    def head_width(self) -> int:
-        return self.d_head if self.d_head is not None else self.d_model // self.n_heads
-
-    @property
-    def hidden(self) -> int:
-        return self.d_hidden if self.d_hidden is not None else 4 * self.d_model
-
-    @property
     def norm_config(self) -> NormConfig:
         return NormConfig(kind=self.norm, eps=self.norm_eps)
 
@@ -167,11 +121,6 @@ class TransformerConfig(Settings):
         """Rate of stochastic depth: a straight line from 0 in the first block to `drop_path` in the last."""
         return self.drop_path * layer / max(self.n_layers - 1, 1)
 
-    def layer_mask(self, layer: int, causal: bool) -> Mask:
-        """What the self-attention of a layer may see."""
-        masks = split_masks(self.mask)
-        return make_mask(masks[layer % len(masks)], causal, self.grid, self.grid_offset)
-
     def embedded_positions(self, width: int) -> Positions | None:
         """The encoding that enters with tokens `width` wide; None: there is none."""
         if "learned" in self.kinds:
@@ -182,6 +131,85 @@ class TransformerConfig(Settings):
             return NetworkPositions(width, self.n_positions)
         own = own_positions(self)
         return None if own is None or used_by_attention(own) else own
+
+    def attended_positions(self, causal: bool) -> Positions | list[Positions] | None:
+        """The encoding that attention uses, one for all layers or one for each; None: there is none."""
+        own = own_positions(self)
+        needs = own is not None and used_by_attention(own)
+        self.require(not needs, f'positions "{self.positions}" are used by attention, which this family has not.')
+        return None
+
+    def block(self, layer: int, causal: bool, d_context: int | None = None) -> Block:
+        """One block of the stack; `d_context` is the width of what it attends to."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerConfig(SequenceConfig):
+    n_heads: int = 12
+    n_kv_heads: int | None = None  # None: n_heads
+    d_head: int | None = None  # None: d_model / n_heads
+    d_hidden: int | None = None  # None: 4 · d_model
+    activation: str = "gelu"
+    gated: bool = False  # a gated feed-forward network (GLU)
+    qk_norm: bool = False
+    qkv_bias: bool = True
+    out_bias: bool = True
+    hidden_bias: bool = True
+    parallel: bool = False  # attention and the network read the same input
+    ropes: tuple[RopeConfig, ...] = (RopeConfig(),)  # of rotary positions: of all layers, or as the family says
+    n_buckets: int = 32  # of relative positions
+    max_distance: int = 128
+    mask: str = "all"  # see recipes/settings.py
+    score: str = "scaled"  # of a query and a key
+    attention_dropout: float | None = 0.0  # None: dropout
+    hidden_dropout: float | None = 0.0
+
+    mask_kinds: ClassVar[tuple[str, ...]] = tuple(MASKS)
+    position_kinds: ClassVar[tuple[str, ...]] = (*EMBEDDED, *ATTENDED)
+
+    def check(self) -> None:
+        super().check()
+        whole = self.d_head is not None or self.d_model % self.n_heads == 0
+        self.require(whole, f"d_model {self.d_model} is not a multiple of n_heads {self.n_heads}.")
+        self.require(len(self.ropes) in (1, 2), f"ropes has {len(self.ropes)} entries; it takes one or two.")
+        known = self.activation in ACTIVATIONS
+        self.require(known, f'activation "{self.activation}" is unknown.{nearest(self.activation, ACTIVATIONS)}')
+        both = self.parallel and self.norm_order == "post"
+        self.require(not both, 'norm_order "post" normalizes after each sublayer, but parallel adds them at once.')
+        check_score(self.score)
+        if "relative" in self.kinds:
+            self._check_buckets()
+        for text in split_masks(self.mask):
+            name, _ = check_mask(text, self.mask_kinds)
+            self.require(name != "local-2d" or self.grid is not None, f'mask "{text}" is for images, which have rows.')
+
+    def _check_buckets(self) -> None:
+        self.require(self.n_buckets >= 4, f"n_buckets is {self.n_buckets}; it must be 4 or more.")
+        least = self.n_buckets // 2 + 1  # half of the buckets hold one distance each
+        good = self.max_distance >= least
+        why = f"max_distance is {self.max_distance}; with n_buckets {self.n_buckets} it must be {least} or more."
+        self.require(good, why)
+
+    @property
+    def head_width(self) -> int:
+        return self.d_head if self.d_head is not None else self.d_model // self.n_heads
+
+    @property
+    def hidden(self) -> int:
+        return self.d_hidden if self.d_hidden is not None else 4 * self.d_model
+
+    def layer_mask(self, layer: int, causal: bool) -> Mask:
+        """What the self-attention of a layer may see."""
+        masks = split_masks(self.mask)
+        return make_mask(masks[layer % len(masks)], causal, self.grid, self.grid_offset)
+
+    def rotary(self, layer: int) -> Rotary:
+        return Rotary(self.head_width, rope=self.ropes[0], trained=self.n_positions)
+
+    def score_scale(self, layer: int) -> float | None:
+        """Factor of the scores; None: 1 / √d_head."""
+        return 1.0 if self.score == "dot" else None
 
     def attended_positions(self, causal: bool) -> Positions | list[Positions] | None:
         """The encoding that attention uses, one for all layers or one for each; None: there is none."""
@@ -203,15 +231,11 @@ class TransformerConfig(Settings):
         layers: list[Positions] = [self.rotary(layer) for layer in range(self.n_layers)]
         return layers[0] if len({layer.shared_key for layer in layers}) == 1 else layers
 
-    def rotary(self, layer: int) -> Rotary:
-        return Rotary(self.head_width, rope=self.ropes[0], trained=self.n_positions)
-
-    def score_scale(self, layer: int) -> float | None:
-        """Factor of the scores; None: 1 / √d_head."""
-        return 1.0 if self.score == "dot" else None
+    def block(self, layer: int, causal: bool, d_context: int | None = None) -> Block:
+        return block(self, layer, causal, d_context)
 
 
-def own_positions(config: TransformerConfig) -> Positions | None:
+def own_positions(config: SequenceConfig) -> Positions | None:
     """The encoding that a plugin registered, if the settings name one."""
     make = next((plugins.POSITIONS[kind] for kind in config.kinds if kind in plugins.POSITIONS), None)
     return None if make is None else cast("Positions", make(config))
@@ -222,7 +246,7 @@ def used_by_attention(positions: Positions) -> bool:
     return type(positions).prepare is not Positions.prepare
 
 
-def sublayer(config: TransformerConfig, part: nn.Module, layer: int) -> Sublayer:
+def sublayer(config: SequenceConfig, part: nn.Module, layer: int) -> Sublayer:
     """A part with its norms, dropout and residual connection."""
     norm, width, sandwich = config.norm_config, config.d_model, config.norm_order == "sandwich"
     return Sublayer(
@@ -275,16 +299,11 @@ def block(config: TransformerConfig, layer: int, causal: bool = False, d_context
 
 
 def stack(
-    config: TransformerConfig,
-    causal: bool = False,
-    d_context: int | None = None,
-    *,
-    final_norm: NormConfig | None = None,
-    make_block: Callable[..., Block] = block,
+    config: SequenceConfig, causal: bool = False, d_context: int | None = None, final_norm: NormConfig | None = None
 ) -> Stack:
     """The blocks of a model, with their final norm and the positions that attention uses. `final_norm` replaces the
-    one that the settings describe; `make_block(config, layer, causal, d_context)` makes other blocks."""
-    blocks = [make_block(config, layer, causal, d_context) for layer in range(config.n_layers)]
+    one that the settings describe."""
+    blocks = [config.block(layer, causal, d_context) for layer in range(config.n_layers)]
     settings = config.norm_config if final_norm is None and config.has_final_norm else final_norm
     norm = make_norm(settings, config.d_model) if settings is not None else None
     positions = config.attended_positions(causal)
@@ -293,15 +312,15 @@ def stack(
     return Stack(blocks, norm, positions, config.layer_drop)
 
 
-def init(config: TransformerConfig) -> InitConfig:
+def init(config: SequenceConfig) -> InitConfig:
     return InitConfig(std=config.init_std)
 
 
-def deep_init(config: TransformerConfig) -> InitConfig:
+def deep_init(config: SequenceConfig) -> InitConfig:
     """What is added to the residual stream starts smaller the deeper the model is."""
     return InitConfig(std=config.init_std, residual_depth=2 * config.n_layers)
 
 
-def xavier_init(config: TransformerConfig) -> InitConfig:
+def xavier_init(config: SequenceConfig) -> InitConfig:
     """For models that may be narrow, where a fixed spread is too timid."""
     return InitConfig(linear="xavier", embedding_std=config.init_std)

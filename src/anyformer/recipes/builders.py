@@ -20,7 +20,7 @@ from anyformer.core.init import InitConfig
 from anyformer.heads.base import Head
 from anyformer.inputs.base import Input
 from anyformer.inputs.text import TextInput
-from anyformer.model import Model, Stage
+from anyformer.model import Model, OutputSpec, Stage
 from anyformer.recipes.base import init, stack
 from anyformer.recipes.common import pair_report, stack_report
 from anyformer.recipes.text import TextConfig, decoder_heads, encoder_decoder_heads, text_heads, text_input
@@ -28,7 +28,7 @@ from anyformer.registry import Family
 from anyformer.registry import register as add_family
 
 
-def decoder(config: Any, family: str) -> Model:
+def decoder(config: Any, family: str, report: OutputSpec | None = None) -> Model:
     """A causal language model, or another head over it; with `cross_attention` it attends to encoder_hidden_states if
     they are given."""
     inputs = text_input(config)
@@ -36,7 +36,7 @@ def decoder(config: Any, family: str) -> Model:
     blocks = stack(config, causal=True, d_context=config.d_model if memory else None)
     crosses = "cross_attention" in config.field_names()
     empty = config.reports_cross_attentions
-    report = stack_report("decoder", config.n_layers, normed=True, crosses=crosses, empty=empty)
+    report = report or stack_report("decoder", config.n_layers, normed=True, crosses=crosses, empty=empty)
     stage = Stage("decoder", inputs, blocks, memory=memory)
     return Model(family, config, [stage], decoder_heads(config, inputs), report)
 
@@ -46,6 +46,7 @@ def encoder(
     family: str,
     inputs: Callable[[Any], Input] = text_input,
     heads: Callable[[Any, Any], dict[str, Head]] = text_heads,
+    report: OutputSpec | None = None,
 ) -> Model:
     """Tokens that see each other, and the heads that `config.head` names."""
     read = inputs(config)
@@ -53,7 +54,7 @@ def encoder(
     memory = "encoder_hidden_states" if crossed else None
     stage = Stage("encoder", read, stack(config, causal, config.d_model if memory else None), memory=memory)
     empty = config.head == "base" and getattr(config, "reports_cross_attentions", False)
-    report = stack_report("encoder", config.n_layers, crosses=isinstance(config, TextConfig), empty=empty)
+    report = report or stack_report("encoder", config.n_layers, crosses=isinstance(config, TextConfig), empty=empty)
     return Model(family, config, [stage], heads(config, read), report, choices=config.head == "choice")
 
 

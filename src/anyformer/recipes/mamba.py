@@ -3,28 +3,28 @@ both attention and feed-forward network, that norms are RMS norms, and that no p
 knows the order. Decoding takes the same memory however long the text is.
 
 Published: 2.8B reaches perplexity 6.22 on the Pile (table 3 of the paper), beside 6.73 of Pythia-2.8B.
+
+Each token sees only those before it; a class is told from the last one, which has seen them all.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar, Literal
 
-from anyformer.config import Settings
-from anyformer.core.block import Block
+from torch import nn
+
 from anyformer.core.init import InitConfig
-from anyformer.core.norms import NormConfig, make_norm
-from anyformer.core.stack import Stack
-from anyformer.inputs.text import TextInput, TextInputConfig
 from anyformer.layers.state_space import SelectiveStateSpace, SelectiveStateSpaceConfig
-from anyformer.model import Model, OutputSpec, Stage
-from anyformer.recipes.common import next_token_head, sublayer
+from anyformer.recipes.ancestors import AncestorConfig, build
+from anyformer.recipes.base import Norm
+from anyformer.recipes.builders import register
 from anyformer.recipes.small_data_presets import SMALL_TEXT_DATA
-from anyformer.registry import Family, register
 
 
 @dataclass(frozen=True, kw_only=True)
-class MambaConfig(Settings):
+class MambaConfig(AncestorConfig):
     n_layers: int = 24
     d_model: int = 768
     expand: int = 2  # the mixer works in d_model times this many channels
@@ -36,44 +36,34 @@ class MambaConfig(Settings):
     activation: str = "silu"
     bias: bool = False
     conv_bias: bool = True
-    norm_eps: float = 1e-5
-    tied: bool = True
+    norm: Norm = "rms"
     padding: int | None = 0
     end: int | None = 0
+    pooling: Literal["mean", "max", "first", "last"] = "last"
+
+    cache_name: ClassVar[str] = "cache_params"
+    word_padding = None
 
     @property
     def inner(self) -> int:
         return self.d_inner if self.d_inner is not None else self.expand * self.d_model
 
-
-def _block(config: MambaConfig) -> Block:
-    mixer = SelectiveStateSpaceConfig(
-        d_model=config.d_model,
-        d_inner=config.inner,
-        d_state=config.d_state,
-        rank=config.rank if config.rank is not None else math.ceil(config.d_model / 16),
-        kernel=config.kernel,
-        bias=config.bias,
-        conv_bias=config.conv_bias,
-        activation=config.activation,
-    )
-    norm = NormConfig(kind="rms", eps=config.norm_eps)
-    return Block({"mixer": sublayer(SelectiveStateSpace(mixer), config.d_model, norm)})
-
-
-def build(config: MambaConfig) -> Model:
-    inputs = TextInput(TextInputConfig(vocab_size=config.vocab_size, d_model=config.d_model, position_ids=False))
-    norm = NormConfig(kind="rms", eps=config.norm_eps)
-    stack = Stack([_block(config) for _ in range(config.n_layers)], make_norm(norm, config.d_model))
-    head = next_token_head(config, inputs)
-    report = OutputSpec(
-        hidden={"hidden_states": ("decoder", (*range(1, config.n_layers + 1), -1))}, cache="cache_params"
-    )
-    return Model("mamba", config, [Stage("decoder", inputs, stack)], {"language": head}, report)
+    def parts(self, layer: int, causal: bool) -> dict[str, nn.Module]:
+        mixer = SelectiveStateSpaceConfig(
+            d_model=self.d_model,
+            d_inner=self.inner,
+            d_state=self.d_state,
+            rank=self.rank if self.rank is not None else math.ceil(self.d_model / 16),
+            kernel=self.kernel,
+            bias=self.bias,
+            conv_bias=self.conv_bias,
+            activation=self.activation,
+        )
+        return {"mixer": SelectiveStateSpace(mixer)}
 
 
 def init(config: MambaConfig) -> InitConfig:
-    return InitConfig(std=0.02, residual_depth=config.n_layers)
+    return InitConfig(std=config.init_std, residual_depth=config.n_layers)
 
 
 SIZES = {
@@ -87,4 +77,4 @@ SIZES = {
     "mamba-2.8b": MambaConfig(n_layers=64, d_model=2560),
 }
 
-register(Family("mamba", MambaConfig, build, init, __doc__ or ""), SIZES, {"mamba-mini": SMALL_TEXT_DATA})
+register("mamba", MambaConfig, build, SIZES, init, {"mamba-mini": SMALL_TEXT_DATA})

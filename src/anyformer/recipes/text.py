@@ -15,7 +15,7 @@ from anyformer.heads.pooling import PoolerConfig
 from anyformer.heads.span import SpanHead
 from anyformer.heads.tag import ReplacedTokenHead, TokenClassificationConfig, TokenClassificationHead
 from anyformer.inputs.text import TextInput, TextInputConfig
-from anyformer.recipes.base import TransformerConfig
+from anyformer.recipes.base import SequenceConfig, TransformerConfig
 
 HeadName = Literal[
     "base", "language", "encoder", "pretraining", "masked", "replaced_tokens", "classify", "tag", "span", "choice"
@@ -23,7 +23,7 @@ HeadName = Literal[
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextConfig(TransformerConfig):
+class TextConfig(SequenceConfig):
     vocab_size: int = 50257
     max_length: int = 512
     tied: bool = True  # the output is the table of words
@@ -109,7 +109,7 @@ def text_input(config: TextConfig, *args: Any, **options: Any) -> TextInput:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecoderConfig(TextConfig):
+class DecoderConfig(TextConfig, TransformerConfig):
     """Of a causal language model. A class is told from the last token, which has seen all of the text."""
 
     pooling: Literal["last", "mean"] = "last"
@@ -150,7 +150,7 @@ def decoder_heads(config: Any, inputs: TextInput) -> dict[str, Head]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextEncoderConfig(TextConfig):
+class TextEncoderConfig(TextConfig, TransformerConfig):
     d_hidden: int | None = 3072
     vocab_size: int = 30522
     norm_eps: float = 1e-12
@@ -246,7 +246,7 @@ def text_heads(config: TextEncoderConfig, inputs: TextInput) -> dict[str, Head]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PairConfig(TextConfig):
+class PairConfig(TextConfig, TransformerConfig):
     """Of an encoder and a decoder; None: as the encoder's."""
 
     n_decoder_layers: int | None = None

@@ -21,7 +21,7 @@ from anyformer.heads.embed import EmbeddingHead
 from anyformer.inputs.video import VideoInput, VideoInputConfig
 from anyformer.layers.wrappers import AttentionOverSpace, AttentionOverTime
 from anyformer.model import Model, Stage
-from anyformer.recipes.base import TINY, attention, block, feedforward, stack, sublayer, xavier_init
+from anyformer.recipes.base import TINY, attention, feedforward, stack, sublayer, xavier_init
 from anyformer.recipes.builders import register
 from anyformer.recipes.common import stack_report
 from anyformer.recipes.images import ImageConfig
@@ -55,18 +55,16 @@ class TimeSformerConfig(ImageConfig):
             dropout=self.dropout,
         )
 
-
-def _block(config: TimeSformerConfig, layer: int, causal: bool, d_context: int | None) -> Block:
-    if config.attention_type != "divided":
-        return block(config, layer)
-    parts: dict[str, nn.Module] = {
-        "time": AttentionOverTime(
-            attention(config, layer, NO_MASK), Linear(config.d_model, config.d_model, residual=True)
-        ),
-        "space": AttentionOverSpace(attention(config, layer, NO_MASK)),
-        "feedforward": feedforward(config),
-    }
-    return Block({name: sublayer(config, part, layer) for name, part in parts.items()}, config.parallel)
+    def block(self, layer: int, causal: bool, d_context: int | None = None) -> Block:
+        if self.attention_type != "divided":
+            return super().block(layer, causal, d_context)
+        project = Linear(self.d_model, self.d_model, residual=True)
+        parts: dict[str, nn.Module] = {
+            "time": AttentionOverTime(attention(self, layer, NO_MASK), project),
+            "space": AttentionOverSpace(attention(self, layer, NO_MASK)),
+            "feedforward": feedforward(self),
+        }
+        return Block({name: sublayer(self, part, layer) for name, part in parts.items()}, self.parallel)
 
 
 def build(config: TimeSformerConfig, family: str) -> Model:
@@ -79,7 +77,7 @@ def build(config: TimeSformerConfig, family: str) -> Model:
         )
     looks = "space" if config.attention_type == "divided" else "self"
     report = stack_report("encoder", config.n_layers, looks=looks)
-    stages = [Stage("encoder", VideoInput(config.inputs), stack(config, make_block=_block))]
+    stages = [Stage("encoder", VideoInput(config.inputs), stack(config))]
     return Model(family, config, stages, {config.head: head}, report)
 
 

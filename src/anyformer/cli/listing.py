@@ -76,6 +76,7 @@ def show_tasks() -> None:
 def show_models() -> None:
     """Print the named models as a table, and how to install those that are missing."""
     listed = pretrained.models()
+    defaults = {pretrained.default(task).name for task in {model.task for model in listed}}
     table = Table(box=None, pad_edge=False)
     for title in ("name", "task", "parameters", "size", "score", "license", "installed"):
         table.add_column(
@@ -86,7 +87,7 @@ def show_models() -> None:
         )
     for model in listed:
         size = f"{model.bytes / 1e6:.1f} MB" if model.bytes else ""
-        task = f"{model.task} *" if model.default else model.task
+        task = f"{model.task} *" if model.name in defaults else model.task
         installed = "yes" if model.problem is None else "no"
         table.add_row(model.name, task, f"{model.parameters:,}", size, model.score, model.license, installed)
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, markup=False)

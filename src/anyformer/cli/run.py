@@ -70,8 +70,6 @@ def run(
     chosen = model if model is not None else pretrained.default(name, bool(chat)).name
     with waiting(f"Loading {chosen}"):
         work: Any = task(name, chosen, **where)
-    if model is None:
-        pretrained.say_default(name, chosen)
     if isinstance(work, Task):
         by_default = "" if model is not None else f"model: {chosen} (the default of {name}), "
         print(f"{by_default}device: {spell_device(work.model)}", file=sys.stderr, flush=True)

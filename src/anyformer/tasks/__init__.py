@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
@@ -176,7 +177,7 @@ def task(  # type: ignore[misc]  # the overloads leave device and dtype to their
     given: dict[str, Any] = options
     ready = kind.load(found, device=device, dtype=dtype, **given)
     if usual is not None:
-        pretrained.say_default(name, usual.name)
+        print(f"model: {usual.name} (the default of {name})", file=sys.stderr, flush=True)
     return ready
 
 

@@ -15,6 +15,7 @@ from anyformer.core.host import host_copy, is_capturing, remember_host_copy
 from anyformer.core.tokens import Tokens
 from anyformer.errors import InputError
 
+FORBIDDEN = -1000.0  # numbers up to this one in a floating-point mask forbid a pair
 IGNORED = -100  # label that is ignored by the loss
 
 # Fields that come after all others, in this order: transformers' tuples, indices and unpacking count on it.
@@ -170,6 +171,19 @@ def to_bool_mask(attention_mask: Tensor | None, shape: tuple[int, int], name: st
     if bool(known.all()):
         return None
     return known if known.device == attention_mask.device else remember_host_copy(attention_mask.to(torch.bool), known)
+
+
+def to_square_mask(attention_mask: Tensor, batch: int, length: int, past: int, name: str) -> Tensor:
+    """A mask of queries and keys [B or 1, 1, T, past + T] as a boolean one: True, 1 or 0.0 where a query may attend."""
+    shape, keys = list(attention_mask.shape), past + length
+    if shape[0] not in (1, batch) or shape[1:] != [1, length, keys]:
+        raise InputError(f"{name} has shape {shape}; with 4 dimensions, it must be {[batch, 1, length, keys]}.")
+    if not attention_mask.is_floating_point():
+        return attention_mask.to(torch.bool)
+    allowed = attention_mask == 0
+    if not is_capturing(attention_mask) and not bool((allowed | (attention_mask <= FORBIDDEN)).all()):
+        raise InputError(f"{name} holds other numbers than 0.0, may attend, and those below {FORBIDDEN}, may not.")
+    return allowed
 
 
 def check_labels(

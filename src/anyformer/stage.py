@@ -5,11 +5,13 @@ from __future__ import annotations
 from torch import Tensor
 
 from anyformer.core.attention import Attention
+from anyformer.core.feedforward import FeedForward
 from anyformer.core.host import host_copy, is_capturing
 from anyformer.core.stack import Stack
 from anyformer.core.taps import NO_TAPS
 from anyformer.core.tokens import Tokens
 from anyformer.core.wrapper import Wrapper
+from anyformer.errors import InputError
 from anyformer.forward_context import ForwardContext, to_bool_mask
 from anyformer.inputs.base import Input
 from anyformer.layers.convolution import TokenMixing
@@ -54,6 +56,7 @@ class Stage(Wrapper):
         lengths = [part.max_length for part in parts if isinstance(part, TokenMixing)]
         lengths += [inputs.limit] if inputs.limit is not None else []
         self.limit = min(lengths, default=None)  # maximum row length
+        self.attends_only = all(isinstance(part, (Attention, FeedForward)) for part in parts)
         # Packing must not change the meaning of masks and positions.
         masks = [mask for part in parts if isinstance(part, Attention) for mask in part.config.mask.parts]
         biased = stack is not None and stack.has_position_bias
@@ -66,12 +69,15 @@ class Stage(Wrapper):
         cache = run.state if self.has_cache else None
         tokens: Tokens = self.inputs(run)
         memory = self._memory(run)
+        if tokens.allowed is not None and not self.attends_only:
+            raise InputError("attention_mask has 4 dimensions, but not all layers are attention; give [batch, tokens].")
         if cache is not None:
             cache.advance(tokens.mask, tokens.x.shape[0], tokens.x.shape[1], tokens.x.device)
         elif (
             pack
             and self.packable
             and tokens.spans is None
+            and tokens.allowed is None
             and tokens.documents is None
             and (_mostly_padding(tokens) or (memory is not None and memory.packed))
         ):

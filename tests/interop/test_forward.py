@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import pickle
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ import anyformer as af
 from anyformer import registry
 from anyformer.checkpoints.key_tables import TABLES
 from anyformer.forward_arguments import ARGUMENTS
+from tests.checkpoints.oracles import SMALL, hf_class
 from tests.tiny import tiny_recipes
 
 IDS = torch.tensor([[5, 6, 7, 8], [9, 10, 11, 12]])
@@ -25,6 +27,12 @@ CLASSES = [
     for name, ours in table.architectures.items()
     if name != "PerceiverForImageClassificationFourier"  # whose widths do not fit the others'
 ]
+
+
+def hf_config(name: str) -> Any:
+    family = next(prefix for prefix in sorted(SMALL, key=len, reverse=True) if name.startswith(prefix))
+    config, settings = SMALL[family]
+    return hf_class(config)(**settings)
 
 
 def meta_model(family: str, ours: dict[str, Any]) -> af.Model:
@@ -175,3 +183,48 @@ def test_tied_weights_are_saved_by_plain_tools(tmp_path: Any) -> None:
     other.load_state_dict(load_file(tmp_path / "model.safetensors"))
     assert torch.equal(model(IDS).logits, other(IDS).logits)
     assert other.get_input_embeddings().weight is other.get_output_embeddings().weight  # type: ignore[union-attr]
+
+
+SQUARE = torch.ones(4, 4, dtype=torch.bool).tril().expand(2, 1, 4, 4).clone()
+SQUARE[1, 0, 3, 1] = False
+
+
+@pytest.mark.parametrize("name", ["GPT2LMHeadModel", "LlamaForCausalLM", "BertForMaskedLM"])
+@pytest.mark.parametrize("kind", ["bool", "float"])
+def test_masks_of_queries_and_keys(name: str, kind: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    theirs = hf_class(name)(hf_config(name)).eval()
+    theirs.save_pretrained(tmp_path)
+    ours = af.load(tmp_path)
+    mask = SQUARE if kind == "bool" else torch.zeros(2, 1, 4, 4).masked_fill(~SQUARE, torch.finfo(torch.float32).min)
+    places = torch.arange(4).expand(2, 4)
+    with torch.no_grad():
+        found = ours(IDS, attention_mask=mask, position_ids=places).logits
+        torch.testing.assert_close(found, theirs(IDS, attention_mask=mask, position_ids=places).logits)
+        assert not torch.equal(found, ours(IDS, position_ids=places).logits)
+
+
+def test_masks_of_queries_and_keys_with_a_cache() -> None:
+    model = af.build("llama-tiny").eval()
+    with torch.no_grad():
+        whole = model(IDS, attention_mask=SQUARE).logits
+        cache = model(IDS[:, :3], attention_mask=SQUARE[:, :, :3, :3], use_cache=True).past_key_values
+        last = model(IDS[:, 3:], attention_mask=SQUARE[:, :, 3:], past_key_values=cache).logits
+    torch.testing.assert_close(last, whole[:, 3:])
+
+
+@pytest.mark.parametrize(
+    ("name", "batch", "says"),
+    [
+        ("gpt2-tiny", {"input_ids": IDS, "attention_mask": SQUARE[:, :, :3]}, r"\[2, 1, 4, 4\]"),
+        ("gpt2-tiny", {"input_ids": IDS, "attention_mask": SQUARE.expand(2, 4, 4, 4)}, r"\[2, 1, 4, 4\]"),
+        ("gpt2-tiny", {"input_ids": IDS, "attention_mask": SQUARE.float()}, "other numbers"),
+        ("gpt2-tiny", {"input_ids": IDS, "attention_mask": SQUARE[:, 0]}, "batch, tokens"),
+        ("mamba-tiny", {"input_ids": IDS, "attention_mask": SQUARE}, "not all layers are attention"),
+        ("gpt2-tiny", {"input_ids": IDS, "inputs_embeds": torch.zeros(2, 4, 64)}, "more than one"),
+    ],
+)
+def test_masks_and_inputs_that_are_refused(name: str, batch: dict[str, Any], says: str) -> None:
+    with pytest.raises(af.InputError, match=says) as error:
+        af.build(name)(**batch)
+    assert len(str(error.value)) < 400 and "\n" not in str(error.value)

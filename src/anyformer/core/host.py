@@ -56,7 +56,10 @@ def no_host_sync() -> Iterator[None]:
 
 
 def is_capturing(x: Tensor) -> bool:
-    """Whether this pass is compiled or captured, so that the host may not read values."""
+    """Whether this pass is compiled, traced, captured or transformed (torch.func), so that the host may not read
+    values."""
     if torch.compiler.is_compiling():
+        return True
+    if torch._C._is_tracing() or torch._C._functorch.peek_interpreter_stack() is not None:
         return True
     return _NO_SYNC[0] or (x.is_cuda and torch.cuda.is_current_stream_capturing())

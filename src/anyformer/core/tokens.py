@@ -6,10 +6,8 @@ one after another, and `packing` says where each came from. Everything between i
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor
 
@@ -19,9 +17,11 @@ if TYPE_CHECKING:
     from anyformer.core.positions import Encoding
 
 
-@dataclass(eq=False, slots=True)
-class Tokens:
-    """A batch of sequences of vectors. Treat it as immutable: `replace` returns a copy with other vectors."""
+class Tokens(NamedTuple):
+    """A batch of sequences of vectors. `replace` returns a copy with other vectors.
+
+    It is a tuple, so that tools which look for tensors in what modules exchange find them.
+    """
 
     x: Tensor  # [B, T, d]; packed [N, d]
     mask: Tensor | None = None  # [B, T], True = a real token; None: all are real
@@ -32,6 +32,7 @@ class Tokens:
     summary: Tensor | None = None  # [B, n, d] the last states of a recurrent encoder, from which its decoder starts
     spans: Tensor | None = None  # [B, T] numbers of spans with bidirectional attention; -1: none
     documents: Tensor | None = None  # [B or 1, T] document numbers in a row; causal attention stays within each
+    allowed: Tensor | None = None  # [B or 1, 1, T, keys], True = may attend: the caller's, in place of all other masks
     encoding: Encoding | None = None  # what the stack's position encoding computed for this pass
 
     @classmethod
@@ -55,11 +56,12 @@ class Tokens:
             self.summary,
             self.spans,
             self.documents,
+            self.allowed,
             self.encoding,
         )
 
     def with_encoding(self, encoding: Encoding | None) -> Tokens:
-        return dataclasses.replace(self, encoding=encoding)
+        return self._replace(encoding=encoding)
 
     def pack(self) -> Tokens:
         """Remove the padding: [B, T, d] -> [N, d]."""
@@ -67,8 +69,7 @@ class Tokens:
             return self
         batch, length = self.x.shape[:2]
         packing = Packing.full(batch, length, self.x.device) if self.mask is None else Packing.of(self.mask)
-        return dataclasses.replace(
-            self,
+        return self._replace(
             x=packing.pack(self.x),
             mask=None,
             positions=None if self.positions is None else packing.pack(self.positions.expand(batch, length)),
@@ -80,8 +81,7 @@ class Tokens:
         """Convert to [B, T, d], with zeros at the padding."""
         if self.packing is None:
             return self
-        return dataclasses.replace(
-            self,
+        return self._replace(
             x=self.packing.unpack(self.x),
             mask=self.packing.mask,
             positions=None if self.positions is None else self.packing.unpack(self.positions),

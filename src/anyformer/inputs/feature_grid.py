@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -47,4 +45,4 @@ class FeatureGridInput(Input):
         summary = None
         if self.states is not None:
             summary = torch.tanh(self.states(x.mean(dim=1))).unflatten(1, (-1, self.d_model))
-        return dataclasses.replace(tokens, x=F.dropout(x, self.dropout, self.training), summary=summary)
+        return tokens._replace(x=F.dropout(x, self.dropout, self.training), summary=summary)

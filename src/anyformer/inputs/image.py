@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from typing import Literal
 
@@ -201,7 +200,7 @@ class ImageInput(Input):
         run.outputs["ids_restore"] = back
         run.outputs["mask"] = (back >= kept).to(tokens.x.dtype)  # 1 = dropped
         first = int(self.class_token is not None) + (self.distill_token is not None)
-        return dataclasses.replace(take(tokens, order[:, :kept]), positions=order[:, :kept] + first)
+        return take(tokens, order[:, :kept])._replace(positions=order[:, :kept] + first)
 
 
 class RestoreInput(Input):

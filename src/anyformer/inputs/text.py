@@ -16,7 +16,7 @@ from anyformer.core.norms import NormConfig, make_norm
 from anyformer.core.positions import Positions
 from anyformer.core.tokens import Tokens
 from anyformer.errors import InputError
-from anyformer.forward_context import ForwardContext, to_bool_mask
+from anyformer.forward_context import ForwardContext, to_bool_mask, to_square_mask
 from anyformer.inputs.base import Input
 
 
@@ -87,9 +87,10 @@ class TextInput(Input):
     def forward(self, run: ForwardContext) -> Tokens:
         x = self._vectors(run)
         batch, length = x.shape[:2]
-        mask = self._real(run, batch, length)
+        allowed = self._square_mask(run, batch, length)
+        mask = self._real(run, batch, length) if allowed is None else None
         places = self._places(run, mask, length, x.device)
-        tokens = Tokens(x, mask, places, documents=self._documents(run, places))
+        tokens = Tokens(x, mask, places, documents=self._documents(run, places), allowed=allowed)
         x = self._add_types(run, x)
         encoding = None if self.positions is None else self.positions(tokens)
         if encoding is not None:
@@ -98,6 +99,14 @@ class TextInput(Input):
             x = self.norm(x)
         x = F.dropout(x, self.config.dropout, self.training)
         return tokens.replace(x if self.project is None else self.project(x))
+
+    def _square_mask(self, run: ForwardContext, batch: int, length: int) -> Tensor | None:
+        """The mask of queries and keys, if the caller gives one."""
+        given = run.tensor(self.mask_name)
+        if given is None or given.dim() != 4:
+            return None
+        past = 0 if run.state is None else run.state.length
+        return to_square_mask(given, batch, length, past, self.mask_name)
 
     def _real(self, run: ForwardContext, batch: int, length: int) -> Tensor | None:
         past = run.state.length if run.state is not None else 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -113,7 +112,7 @@ class VideoInput(Input):
         mask = self._mask(run, x)
         kept = int((~mask[0]).sum())
         order = masked_order(mask)[:, :kept]
-        return dataclasses.replace(take(tokens, order), positions=order)
+        return take(tokens, order)._replace(positions=order)
 
     def _mask(self, run: ForwardContext, x: Tensor) -> Tensor:
         """Mask [B, tokens], True for dropped: the caller's, or tubes over all frames (Tong et al. 2022, §3.3)."""

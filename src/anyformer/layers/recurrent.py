@@ -8,7 +8,6 @@ be gated, and its attention may be hard (Xu et al. 2015).
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -167,7 +166,7 @@ class RNNEncoder(nn.Module):
             y, carry = run_cell(self.cell, x, {}, None if rows.full else rows.sizes)
         y = rows.restore(rows.reverse(y) if self.config.reverse else y)
         self.taps.record("output", y, tokens.packing)
-        return dataclasses.replace(tokens, x=y, summary=torch.cat(list(carry.values()), dim=1))
+        return tokens._replace(x=y, summary=torch.cat(list(carry.values()), dim=1))
 
 
 class Recurrent(nn.Module):
@@ -273,7 +272,7 @@ class AttentionRNNDecoder(nn.Module):
         out = self.taps.record("output", rows.restore(y), tokens.packing)
         if look is None or not self.config.track_attention:
             return out
-        return dataclasses.replace(tokens, x=out, summary=look.summarize(rows.real).to_tensor())
+        return tokens._replace(x=out, summary=look.summarize(rows.real).to_tensor())
 
     def _start(self, source: Tokens) -> RNNState:
         if self.start is None:

@@ -3,7 +3,6 @@ wraps."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import cast
 
@@ -186,7 +185,7 @@ class RefiningStack(NormedStack):
         assert tokens.positions is not None
         hidden: list[Tokens] = []
         recompute = self.recomputes(cache)
-        tokens = dataclasses.replace(tokens, pos_embed=self.place(tokens.positions.sigmoid(), tokens.x.dtype))
+        tokens = tokens._replace(pos_embed=self.place(tokens.positions.sigmoid(), tokens.x.dtype))
         for index in self.order:
             block = self.blocks[index]
             made = self.recomputed(block, tokens, memory) if recompute else block(tokens, memory, cache)
@@ -194,6 +193,6 @@ class RefiningStack(NormedStack):
             last = self.finish(normed) if len(hidden) == len(self.order) - 1 else normed
             boxes = cast("Tensor", tokens.positions).detach() + self.step(last.x).float()
             placed = self.place(boxes.detach().sigmoid(), last.x.dtype)
-            tokens = dataclasses.replace(last, positions=boxes, pos_embed=placed)
-            hidden.append(dataclasses.replace(normed, positions=boxes, pos_embed=placed))
+            tokens = last._replace(positions=boxes, pos_embed=placed)
+            hidden.append(normed._replace(positions=boxes, pos_embed=placed))
         return tokens, hidden

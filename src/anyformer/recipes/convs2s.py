@@ -10,7 +10,6 @@ Published: 25.16 BLEU on WMT 2014 English-German (table 1 of the paper).
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 
 from anyformer.config import Settings
@@ -50,7 +49,7 @@ class EmbeddingAsPositionsInput(TextInput):
 
     def forward(self, run: ForwardContext) -> Tokens:
         tokens = super().forward(run)
-        return dataclasses.replace(tokens, pos_embed=tokens.x)
+        return tokens._replace(pos_embed=tokens.x)
 
 
 def _block(config: ConvS2SConfig, decodes: bool) -> Block:

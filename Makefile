@@ -4,6 +4,7 @@
 # make quick  golden outputs and the tests of what changed (SINCE=commit);  make goldens BASE=commit  makes the former anew
 # make lectures  every item of the lectures that needs no GPU, with a page for each deck in out/lectures
 # make slow   the tests that take longer, with ANYFORMER_TRANSFORMERS_REPO=checkout also transformers' own (decision 47)
+# make interop  other libraries on our models: installs them (the extra "interop") and runs tests/interop; before each push
 # make bench  the benchmarks;  make wheel  the package and the two of the models
 
 PYTHON ?= python3
@@ -15,7 +16,7 @@ ifneq ($(wildcard ../shared/data),)
 export ANYFORMER_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: demo test quick goldens lectures slow check format bench wheel clean
+.PHONY: demo test quick goldens lectures interop slow check format bench wheel clean
 
 demo: $(READY)
 	$(BIN)/anyformer demo
@@ -31,6 +32,13 @@ goldens: $(READY)
 
 lectures: $(READY)
 	$(BIN)/python -m lectures --all --page out/lectures
+
+interop: $(READY) $(VENV)/.interop
+	$(BIN)/python -m pytest -n 2 tests/interop
+
+$(VENV)/.interop: $(READY)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[all,dev,interop]'
+	touch $@
 
 slow: $(READY)
 	$(BIN)/python -m pytest -m slow

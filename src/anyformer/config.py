@@ -66,6 +66,10 @@ class Settings:
             raise ConfigError(f"{type(self).__name__}.{name} cannot be changed; `replace({name}=…)` makes a copy.")
         object.__setattr__(self, name, value)
 
+    def get_text_config(self) -> Self:
+        """The settings themselves, which are not nested by modality."""
+        return self
+
     def to_dict(self) -> dict[str, Any]:
         """All settings, and what other libraries wrote."""
         return {**vars(self), **self.to_json()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from inspect import Parameter, Signature
+from types import FunctionType
 from typing import Any
 
 from torch import Tensor
@@ -157,3 +158,28 @@ def docstring(family: str, names: Iterable[str]) -> str:
     """What `help` shows of a model's forward."""
     lines = [f"    {name}: {ARGUMENTS.get(name, 'see the docstring of the family')}" for name in names]
     return "\n".join([f"The output of this {family} model, by the names of the Hugging Face libraries.", "", *lines])
+
+
+SIGNED: dict[Any, type] = {}  # classes by what their forward takes
+
+
+def with_signature(cls: type, family: str, by_position: tuple[str, ...], names: tuple[str, ...]) -> type:
+    """The class with a `forward` whose signature and docstring tell what one model takes."""
+    key = (cls, family, by_position, names)
+    if key not in SIGNED:
+        plain: Any = cls.forward  # type: ignore[attr-defined]
+        forward: Any = FunctionType(plain.__code__, plain.__globals__, "forward", closure=plain.__closure__)
+        forward.__qualname__, forward.__doc__ = (
+            plain.__qualname__,
+            docstring(family, dict.fromkeys((*by_position, *names))),
+        )
+        forward.__signature__ = signature(by_position, names)
+        made = {"forward": forward, "__module__": cls.__module__, "__qualname__": cls.__qualname__}
+        SIGNED[key] = type(cls.__name__, (cls,), {**made, "__doc__": cls.__doc__})
+    return SIGNED[key]
+
+
+def unfilled(cls: type, *key: Any) -> Any:
+    """A model for `copy` and `pickle` to fill."""
+    made: Any = with_signature(cls, *key)
+    return made.__new__(made)

@@ -34,6 +34,12 @@ class LibraryMethods(nn.Module):
         """The name that model cards show."""
         return self.family
 
+    @property
+    def loss_type(self) -> str | None:
+        """The name of the loss, if it is that of the next token: Trainer counts labels by it."""
+        shifts = any(isinstance(module, LanguageHead) and module.config.shift for module in self.modules())
+        return "ForCausalLMLoss" if shifts else None
+
     def num_parameters(self, only_trainable: bool = False, exclude_embeddings: bool = False) -> int:
         """The number of parameters; tied ones count once."""
         tables = [module.weight for module in self.modules() if isinstance(module, nn.Embedding)]
@@ -77,8 +83,9 @@ class LibraryMethods(nn.Module):
     def _stacks(self) -> list[Stack]:
         return [module for module in self.modules() if isinstance(module, Stack)]
 
-    def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: dict[str, Any] | None = None) -> None:
-        """In training, keep only the input of each block and compute the rest again for the gradients."""
+    def gradient_checkpointing_enable(self, **options: Any) -> None:
+        """In training, keep only the input of each block and compute the rest again for the gradients. The options of
+        transformers have no effect."""
         for stack in self._stacks():
             stack.gradient_checkpointing = True
 

@@ -6,7 +6,6 @@ import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
-from types import FunctionType
 from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
 import torch
@@ -19,7 +18,7 @@ from anyformer.core.cache import Cache
 from anyformer.core.linear import Linear
 from anyformer.core.taps import Watch, name_taps, watching
 from anyformer.errors import ConfigError, InputError, nearest
-from anyformer.forward_arguments import LOSS_INPUTS, docstring, positional, signature
+from anyformer.forward_arguments import LOSS_INPUTS, SIGNED, positional, unfilled, with_signature
 from anyformer.forward_context import IGNORED, ForwardContext, Output, zero_padding
 from anyformer.generation.options import (
     GenerateKeywords,
@@ -65,31 +64,6 @@ class OutputSpec:
     apart: str | None = None
 
 
-_SIGNED: dict[Any, type] = {}  # classes by what their forward takes
-
-
-def _with_signature(cls: type, family: str, by_position: tuple[str, ...], names: tuple[str, ...]) -> type:
-    """The class with a `forward` whose signature and docstring tell what one model takes."""
-    key = (cls, family, by_position, names)
-    if key not in _SIGNED:
-        plain: Any = cls.forward  # type: ignore[attr-defined]
-        forward: Any = FunctionType(plain.__code__, plain.__globals__, "forward", closure=plain.__closure__)
-        forward.__qualname__, forward.__doc__ = (
-            plain.__qualname__,
-            docstring(family, dict.fromkeys((*by_position, *names))),
-        )
-        forward.__signature__ = signature(by_position, names)
-        made = {"forward": forward, "__module__": cls.__module__, "__qualname__": cls.__qualname__}
-        _SIGNED[key] = type(cls.__name__, (cls,), {**made, "__doc__": cls.__doc__})
-    return _SIGNED[key]
-
-
-def _blank(cls: type, *key: Any) -> Any:
-    """A model for `copy` and `pickle` to fill."""
-    made: Any = _with_signature(cls, *key)
-    return made.__new__(made)
-
-
 @dataclass
 class Origin:
     """Where a model came from, so that it can be saved with all the files it was loaded with."""
@@ -124,7 +98,7 @@ class Model(LibraryMethods):
         super().__init__()
         self.family, self.report = family, report
         self.config = copy.copy(config)  # which libraries write to
-        self.config.model_type = f"anyformer-{family}"
+        self.config.model_type, self.config.tie_word_embeddings = f"anyformer-{family}", getattr(config, "tied", False)
         self.decoder_start, self.padding, self.choices = decoder_start, padding, choices
         self.shifted_from = shifted_from
         self._stage_names, self._head_names = [stage.name for stage in stages], list(heads)
@@ -137,11 +111,11 @@ class Model(LibraryMethods):
         self.names = self._names(stages, heads, report.cache)  # all arguments of `model(**batch)`
         self.accepts_loss_kwargs = "num_items_in_batch" in self.names
         self.by_position = positional(family, getattr(config, "head", None), self.names)
-        self.__class__ = _with_signature(type(self), family, self.by_position, tuple(self.names))
+        self.__class__ = with_signature(type(self), family, self.by_position, tuple(self.names))
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        plain = next(cls for cls in type(self).__mro__ if cls not in _SIGNED.values())
-        return _blank, (plain, self.family, self.by_position, tuple(self.names)), self.__dict__
+        plain = next(cls for cls in type(self).__mro__ if cls not in SIGNED.values())
+        return unfilled, (plain, self.family, self.by_position, tuple(self.names)), self.__dict__
 
     @property
     def stages(self) -> dict[str, Stage]:

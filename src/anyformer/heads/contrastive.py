@@ -51,7 +51,7 @@ class ProjectionHead(Head):
         score = ids if self.end == OLD_END else (ids == self.end).int()
         mask = run.tensor("attention_mask")
         score = score if mask is None else score * mask
-        return x[torch.arange(len(x), device=x.device), score.argmax(dim=1)]
+        return x[torch.arange(x.shape[0], device=x.device), score.argmax(dim=1)]
 
     def forward(self, run: ForwardContext) -> dict[str, Any]:
         x = run.padded(self.stage)

@@ -41,7 +41,7 @@ def first_token(tokens: Tokens) -> Tensor:
     if tokens.mask is None:
         return tokens.x[:, 0]
     first = tokens.mask.to(torch.int8).argmax(dim=1)
-    return tokens.x[torch.arange(len(first), device=first.device), first] * tokens.mask.any(dim=1, keepdim=True)
+    return tokens.x[torch.arange(first.shape[0], device=first.device), first] * tokens.mask.any(dim=1, keepdim=True)
 
 
 def last_token(tokens: Tokens) -> Tensor:
@@ -51,7 +51,7 @@ def last_token(tokens: Tokens) -> Tensor:
         return tokens.x[:, -1]
     slots = torch.arange(tokens.x.shape[1], device=tokens.x.device)
     last = (slots * tokens.mask).amax(dim=1)
-    return tokens.x[torch.arange(len(last), device=last.device), last] * tokens.mask.any(dim=1, keepdim=True)
+    return tokens.x[torch.arange(last.shape[0], device=last.device), last] * tokens.mask.any(dim=1, keepdim=True)
 
 
 def mean_token(tokens: Tokens) -> Tensor:
@@ -84,7 +84,7 @@ def end_token(tokens: Tokens, ids: Tensor | None, end: int | None) -> Tensor:
     last = (slots * (ids == end)).amax(dim=1) - 1
     if not is_capturing(ids) and bool((last < 0).any()):
         raise InputError(f"A row of input_ids has no end token ({end}), at which a class is read.")
-    return tokens.pad().x[torch.arange(len(last), device=last.device), last]
+    return tokens.pad().x[torch.arange(last.shape[0], device=last.device), last]
 
 
 class AttentionPool(nn.Module):
@@ -103,7 +103,7 @@ class AttentionPool(nn.Module):
     def forward(self, tokens: Tokens) -> Tensor:
         tokens = tokens.pad()
         keys = tokens.x.unsqueeze(1)  # one head
-        query = self.query.to(keys.dtype).expand(len(keys), 1, 1, -1)
+        query = self.query.to(keys.dtype).expand(keys.shape[0], 1, 1, -1)
         mask = NO_MASK if tokens.mask is None else Padding(tokens.mask)
         weights = self.taps.record("weights", attention_weights(query, keys, mask, scale=1.0))
         return (weights @ keys).flatten(1)  # one query: too small for a fused kernel

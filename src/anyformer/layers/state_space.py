@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from anyformer.config import Settings
 from anyformer.core.activations import ACTIVATIONS
@@ -168,14 +167,17 @@ def _pairwise(keep: Tensor, add: Tensor) -> Tensor:
 class _Scan(torch.autograd.Function):
     """A scan whose gradient is the same scan, backwards: g_t = dL/dh_t + keep_{t+1} g_{t+1}."""
 
-    @staticmethod
-    def forward(ctx: torch.autograd.function.FunctionCtx, keep: Tensor, add: Tensor) -> Tensor:
-        states = _pairwise(keep, add)
-        ctx.save_for_backward(keep, states)
-        return states
+    generate_vmap_rule = True  # for torch.func
 
     @staticmethod
-    @once_differentiable
+    def forward(keep: Tensor, add: Tensor) -> Tensor:
+        return _pairwise(keep, add)
+
+    @staticmethod
+    def setup_context(ctx: torch.autograd.function.FunctionCtx, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[0], output)
+
+    @staticmethod
     def backward(ctx: torch.autograd.function.FunctionCtx, grad: Tensor) -> tuple[Tensor, Tensor]:
         keep, states = ctx.saved_tensors  # type: ignore[attr-defined]
         following = torch.cat([torch.zeros_like(keep[:, :1]), keep[:, 1:].flip(1)], dim=1)

@@ -26,7 +26,7 @@ TIERS = [
     ("layers",),
     ("forward_context",),
     ("inputs", "heads", "tokenizers", "generation"),
-    ("forward_arguments", "library_methods", "stage", "model"),
+    ("forward_arguments", "library_methods", "output_spec", "stage", "model"),
     ("registry",),
     ("recipes",),
     ("checkpoints",),

@@ -111,7 +111,7 @@ class Settings:
             raise ValueError(spell(cls.field_type(name)))
         return shaped
 
-    def replace(self, **overrides: Any) -> Self:
+    def replace(self, **overrides: object) -> Self:
         """A copy with some fields changed; a name that no field has is an error with the nearest one."""
         for name in overrides:
             if name not in self.field_names():

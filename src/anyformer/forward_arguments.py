@@ -11,6 +11,11 @@ from torch import Tensor
 
 from anyformer.core.cache import Cache
 
+# What the arguments of a model are; its signature says more.
+Argument = (
+    Tensor | Cache | Sequence[Tensor] | Sequence[Mapping[str, Tensor]] | Sequence[tuple[int, int]] | bool | int | None
+)
+
 ARGUMENTS = {
     "input_ids": "token ids [batch, tokens]",
     "inputs": "another name of the main input",

@@ -62,7 +62,7 @@ class LibraryMethods(nn.Module):
         heads = [module for module in self.modules() if isinstance(module, LanguageHead)]
         return heads[0].words if heads else None
 
-    def resize_token_embeddings(self, new_num_tokens: int | None = None, **options: Any) -> nn.Embedding:
+    def resize_token_embeddings(self, new_num_tokens: int | None = None, **options: object) -> nn.Embedding:
         """Give the model a vocabulary of another size, in place, and return the table. Words keep their vectors; a new
         one begins as the mean of all. Parameters of other shapes are new, so make the optimizer afterwards."""
         if new_num_tokens is None or new_num_tokens == self.get_input_embeddings().num_embeddings:
@@ -83,7 +83,7 @@ class LibraryMethods(nn.Module):
     def _stacks(self) -> list[Stack]:
         return [module for module in self.modules() if isinstance(module, Stack)]
 
-    def gradient_checkpointing_enable(self, **options: Any) -> None:
+    def gradient_checkpointing_enable(self, **options: object) -> None:
         """In training, keep only the input of each block and compute the rest again for the gradients. The options of
         transformers have no effect."""
         for stack in self._stacks():
@@ -111,11 +111,11 @@ class LibraryMethods(nn.Module):
         """Whether `generate` writes with this model."""
         return "past_key_values" in self.names and self.get_output_embeddings() is not None
 
-    def prepare_inputs_for_generation(self, input_ids: Tensor, **options: Any) -> dict[str, Any]:
+    def prepare_inputs_for_generation(self, input_ids: Tensor, **options: object) -> dict[str, object]:
         """The arguments of the pass that reads a prompt; adapters change them."""
         return {"input_ids": input_ids, **options}
 
-    def save_pretrained(self, save_directory: str | PathLike[str], **options: Any) -> None:
+    def save_pretrained(self, save_directory: str | PathLike[str], **options: object) -> None:
         """`save(save_directory, format="hf")`; the options of transformers have no effect."""
         self.save(save_directory, format="hf")
 

@@ -18,7 +18,7 @@ from anyformer.core.cache import Cache
 from anyformer.core.linear import Linear
 from anyformer.core.taps import Watch, name_taps, watching
 from anyformer.errors import ConfigError, InputError, nearest
-from anyformer.forward_arguments import LOSS_INPUTS, SIGNED, positional, unfilled, with_signature
+from anyformer.forward_arguments import LOSS_INPUTS, SIGNED, Argument, positional, unfilled, with_signature
 from anyformer.forward_context import IGNORED, ForwardContext, Output, zero_padding
 from anyformer.generation.options import (
     GenerateKeywords,
@@ -30,38 +30,15 @@ from anyformer.generation.options import (
 )
 from anyformer.heads.base import Head
 from anyformer.library_methods import LibraryMethods
+from anyformer.output_spec import OutputSpec as OutputSpec
+from anyformer.output_spec import put_field
 from anyformer.stage import Stage as Stage
 from anyformer.stage import given_embeddings
 
 if TYPE_CHECKING:
-    from anyformer.generation.scoring import ContinuationScores
-
-
-def _put(out: Output, name: str, value: Any) -> None:
-    *path, last = name.split(".")
-    for part in path:
-        out = out[part]
-    out[last] = value
-
-
-@dataclass(frozen=True)
-class OutputSpec:
-    """Which values answer `output_hidden_states` and `output_attentions` of transformers.
-
-    `hidden`: field -> (stage, index into [input, after block 1, …]; -1 is the stage's final output). `features`: the
-    same for hidden states that are not tokens, field -> globs of taps. `attentions`: field -> globs of taps. `last`:
-    field -> stage. A field "a.b" is the field b of the output's field a. `empty`: attention fields that transformers'
-    class returns even if they are empty. `apart`: the last field, if transformers puts its last item after it in a
-    tuple (Perceiver's decoder).
-    """
-
-    hidden: Mapping[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
-    features: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    attentions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    cache: str = "past_key_values"  # transformers' name of the cache
-    last: Mapping[str, str] = field(default_factory=dict)
-    empty: tuple[str, ...] = ()
-    apart: str | None = None
+    from anyformer.generation.continuous_batching import Prompt
+    from anyformer.generation.detection import Sizes
+    from anyformer.generation.scoring import Continuations, ContinuationScores
 
 
 @dataclass
@@ -151,8 +128,8 @@ class Model(LibraryMethods):
         found += ["num_items_in_batch"] if "labels" in found else []
         return list(dict.fromkeys(found))
 
-    def forward(self, *args: Tensor, **batch: Any) -> Output:
-        batch = self._prepare(args, batch)
+    def forward(self, *args: Argument, **given: Argument) -> Output:
+        batch = self._prepare(args, given)
         state = self._state(batch)
         want_attentions = self._output_flag(batch, "output_attentions", False)
         want_hidden = self._output_flag(batch, "output_hidden_states", False)
@@ -209,7 +186,7 @@ class Model(LibraryMethods):
         given = batch.pop(name, None)
         return bool(self.origin.hf_config.get(name, default) if given is None else given)
 
-    def encode(self, **batch: Any) -> Cache:
+    def encode(self, **batch: Argument) -> Cache:
         """Run every stage that does not decode, and return a cache with their outputs: the start of step-by-step
         decoding."""
         state = Cache()
@@ -221,7 +198,7 @@ class Model(LibraryMethods):
             self._remember(run, name, stage)
         return state
 
-    def _prepare(self, args: tuple[Tensor, ...], batch: dict[str, Any]) -> dict[str, Any]:
+    def _prepare(self, args: tuple[Argument, ...], batch: dict[str, Any]) -> dict[str, Any]:
         names = self.names
         if len(args) > len(self.by_position):
             known = ", ".join(self.by_position)
@@ -303,12 +280,12 @@ class Model(LibraryMethods):
             for name, (stage, picks) in self.report.hidden.items():
                 if stage in run.layers:
                     final, layers = run.tokens[stage], run.layers[stage]
-                    _put(out, name, tuple(zero_padding(final if pick < 0 else layers[pick]) for pick in picks))
+                    put_field(out, name, tuple(zero_padding(final if pick < 0 else layers[pick]) for pick in picks))
         tapped = {**(self.report.features if hidden else {}), **(self.report.attentions if attentions else {})}
         for name, globs in tapped.items():
             values = tuple(value for glob in globs for value in seen(glob))
             if values or name in self.report.empty:
-                _put(out, name, values)
+                put_field(out, name, values)
 
     @listing_keywords
     def generate(
@@ -372,23 +349,33 @@ class Model(LibraryMethods):
             made = generate(self, {**options, **{name: value for name, value in named.items() if value is not None}})
         return made.clone()  # a normal tensor, not an inference tensor, so that autograd can use it
 
-    def score(self, *args: Tensor, continuations: Any, **options: Any) -> ContinuationScores:
+    def score(
+        self,
+        *args: Tensor,
+        continuations: Continuations,
+        batch_size: int | None = None,
+        decoder_start_token_id: int | None = None,
+        **batch: Argument,
+    ) -> ContinuationScores:
         """Log-probabilities of given continuations, token by token, and whether each is the greedy one. See
         `anyformer.generation.scoring`."""
         from anyformer.generation.scoring import score
 
-        options = {**({"input_ids": args[0]} if args else {}), **options}
+        batch = {**({"input_ids": args[0]} if args else {}), **batch}
+        options: dict[str, Any] = {"decoder_start_token_id": decoder_start_token_id, **batch}
         with torch.no_grad():
-            return score(self, continuations, **options)
+            return score(self, continuations, batch_size=batch_size, **options)
 
-    def detect(self, *args: Tensor, **options: Any) -> list[Output]:
+    def detect(
+        self, *args: Tensor, threshold: float = 0.5, target_sizes: Sizes | None = None, **batch: Argument
+    ) -> list[Output]:
         """Detections for each image: classes, scores and boxes, from parallel decoding of object queries
         (`generation.detection`)."""
         from anyformer.generation.detection import detect
 
-        options = {**({self.names[0]: args[0]} if args else {}), **options}
+        batch = {**({self.names[0]: args[0]} if args else {}), **batch}
         with torch.no_grad():
-            return detect(self, **options)
+            return detect(self, threshold=threshold, target_sizes=target_sizes, **batch)
 
     def quantize(self, weights: str = "int8") -> Self:
         """Round the matrices of stacks and heads to int8, permanently: several times faster on a CPU.
@@ -429,7 +416,9 @@ class Model(LibraryMethods):
         rewrites.apply("restore", self)
         return self
 
-    def generate_many(self, prompts: Iterable[Any], rows: int = 32, **options: Any) -> Iterator[tuple[int, Tensor]]:
+    def generate_many(
+        self, prompts: Iterable[Prompt], rows: int = 32, **options: Unpack[GenerateKeywords]
+    ) -> Iterator[tuple[int, Tensor]]:
         """Generate for each prompt; yield its number and ids when it is finished. A finished row takes the next prompt
         at once."""
         from anyformer.generation.continuous_batching import generate_many

@@ -123,7 +123,7 @@ def build(
     *,
     device: str | torch.device | None = None,
     dtype: str | torch.dtype | None = None,
-    **overrides: Any,
+    **overrides: object,
 ) -> Model:
     """A model with fresh weights, in train mode.  build("gpt2-124m", n_layers=2, device="auto", dtype="bfloat16")
 

@@ -18,6 +18,8 @@ from anyformer.errors import nearest
 
 @dataclass(frozen=True, kw_only=True)
 class FeedForwardConfig(Settings):
+    """The widths of a position-wise network and what stands between its two layers."""
+
     d_model: int
     d_hidden: int
     activation: str = "gelu"
@@ -31,6 +33,8 @@ class FeedForwardConfig(Settings):
 
 
 class FeedForward(nn.Module):
+    """A network that is applied to each token alone: two linear layers with an activation, or three if it is gated."""
+
     tap_points = ("hidden",)
     crosses = False
     has_cache = False

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Self
+from collections.abc import Callable, Iterator
+from typing import Self
 
 from torch import nn
 
@@ -76,7 +76,7 @@ class Wrapper(nn.Module):
             return self
         return super().train(mode)
 
-    def apply(self, fn: Any) -> Self:
+    def apply(self, fn: Callable[[nn.Module], None]) -> Self:
         inner = self.inner
         if inner is None:
             return super().apply(fn)

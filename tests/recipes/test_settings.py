@@ -258,7 +258,8 @@ def differs(name: str, change: dict[str, Any], folder: Path) -> None:
 def sensible(name: str) -> list[dict[str, Any]]:
     """The changes of one setting that make sense for a family."""
     config: Any = recipe(name).config
-    changes: list[dict[str, Any]] = [{"positions": kind} for kind in config.position_kinds]
+    alone = {"relative_position_bias": "none"} if "relative_position_bias" in config.field_names() else {}  # BEiT's
+    changes: list[dict[str, Any]] = [{"positions": kind, **alone} for kind in config.position_kinds]
     numbers = {"window": ":3", "dilated": ":2,2", "local-2d": ":1", "prefix": ":3"}
     masks = [kind for kind in config.mask_kinds if kind != "local-2d" or config.grid is not None]
     changes += [{"mask": kind + numbers.get(kind, "")} for kind in masks]

@@ -6,17 +6,15 @@ and what stands around a translator's stacks.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
-from anyformer.config import Settings
 from anyformer.core.attention import Attention, AttentionConfig
 from anyformer.core.block import Block, NormOrder, Sublayer
 from anyformer.core.feedforward import FeedForward, FeedForwardConfig
 from anyformer.core.init import InitConfig
-from anyformer.core.masks import NO_MASK, Mask
+from anyformer.core.masks import NO_MASK
 from anyformer.core.norms import LayerScale, NormConfig, make_norm
 from anyformer.heads.language import LanguageConfig, LanguageHead
 from anyformer.inputs.image import ImageInputConfig
@@ -180,52 +178,3 @@ def encoder_decoder_model(
     head = LanguageHead(LanguageConfig(d_model=width, vocab_size=n_words, stage="decoder", bias=True))
     start, padding = config.decoder_start, config.padding
     return Model(family, config, stages, {"language": head}, report, decoder_start=start, padding=padding)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PreNormConfig(Settings):
-    """What ViT and its kin say of their blocks."""
-
-    n_layers: int = 12
-    d_model: int = 768
-    n_heads: int = 12
-    d_hidden: int = 3072
-    activation: str = "gelu"
-    norm_eps: float = 1e-12
-    dropout: float = 0.0
-    attention_dropout: float = 0.0
-
-    def check(self) -> None:
-        check_heads_divide(self)
-
-    @property
-    def norm(self) -> NormConfig:
-        return NormConfig(eps=self.norm_eps)
-
-
-def encoder_block(
-    config: PreNormConfig,
-    *,
-    drop_path: float = 0.0,
-    qkv_bias: bool = True,
-    d_head: int | None = None,
-    mask: Mask = NO_MASK,
-    layer_scale: float | None = None,
-) -> Block:
-    attention = AttentionConfig(
-        d_query=config.d_model,
-        n_heads=config.n_heads,
-        d_qk=None if d_head is None else config.n_heads * d_head,
-        bias=qkv_bias,
-        dropout=config.attention_dropout,
-        mask=mask,
-    )
-    network = FeedForwardConfig(d_model=config.d_model, d_hidden=config.d_hidden, activation=config.activation)
-    return transformer_block(
-        attention,
-        network,
-        norm=config.norm,
-        dropout=config.dropout,
-        drop_path=drop_path,
-        layer_scale=layer_scale,
-    )

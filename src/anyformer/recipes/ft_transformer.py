@@ -10,72 +10,64 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from anyformer.config import Settings
-from anyformer.core.attention import Attention, AttentionConfig
 from anyformer.core.block import Block
-from anyformer.core.feedforward import FeedForward, FeedForwardConfig
 from anyformer.core.init import InitConfig
-from anyformer.core.norms import NormConfig
-from anyformer.core.stack import Stack
+from anyformer.heads.base import Head
 from anyformer.heads.classify import ClassificationConfig, ClassificationHead, Problem
 from anyformer.inputs.sets import TableInput, TableInputConfig
 from anyformer.model import Model, Stage
-from anyformer.recipes.common import check_heads_divide, stack_report, sublayer
-from anyformer.registry import Family, register
+from anyformer.recipes.base import TransformerConfig, block, stack
+from anyformer.recipes.builders import register
+from anyformer.recipes.common import stack_report
 
 
 @dataclass(frozen=True, kw_only=True)
-class FTTransformerConfig(Settings):
+class FTTransformerConfig(TransformerConfig):
     n_layers: int = 3
     d_model: int = 192
     n_heads: int = 8
-    d_hidden: int = 256
+    d_hidden: int | None = 256
     n_numbers: int = 8
     categories: tuple[int, ...] = ()  # how many values each column of categories has
-    dropout: float = 0.0
-    attention_dropout: float = 0.2
-    hidden_dropout: float = 0.1
+    activation: str = "relu"
+    gated: bool = True
+    positions: str = "none"
+    attention_dropout: float | None = 0.2
+    hidden_dropout: float | None = 0.1
     head: Literal["classify"] = "classify"
     n_labels: int = 2
     problem: Problem | None = None
 
-    def check(self) -> None:
-        check_heads_divide(self)
+    position_kinds = ("none",)  # columns have no order
+    mask_kinds = ("all",)
+
+    @property
+    def has_final_norm(self) -> bool:
+        """The head normalizes the class token."""
+        return False
 
 
-def _block(config: FTTransformerConfig, first: bool) -> Block:
-    attention = AttentionConfig(d_query=config.d_model, n_heads=config.n_heads, dropout=config.attention_dropout)
-    feedforward = FeedForwardConfig(
-        d_model=config.d_model,
-        d_hidden=config.d_hidden,
-        activation="relu",
-        gated=True,
-        dropout=config.hidden_dropout,
-    )
-    norm, width = None if first else NormConfig(), config.d_model
-    return Block(
-        {
-            "self": sublayer(Attention(attention), width, norm, dropout=config.dropout),
-            "feedforward": sublayer(FeedForward(feedforward), width, dropout=config.dropout),
-        }
-    )
+def _block(config: FTTransformerConfig, layer: int, causal: bool, d_context: int | None) -> Block:
+    made = block(config, layer)
+    if layer == 0 and config.norm_order == "pre":
+        made.sublayers["self"].norm = None
+    return made
 
 
-def build(config: FTTransformerConfig) -> Model:
+def build(config: FTTransformerConfig, family: str) -> Model:
     inputs = TableInputConfig(n_numbers=config.n_numbers, categories=config.categories, d_model=config.d_model)
-    blocks = [_block(config, i == 0) for i in range(config.n_layers)]
     head = ClassificationConfig(
         d_model=config.d_model,
         n_labels=config.n_labels,
         stage="encoder",
         pooling="first",
-        norm=NormConfig(),
+        norm=config.norm_config,
         activation="relu",
         problem=config.problem,
     )
-    stage = Stage("encoder", TableInput(inputs), Stack(blocks))
-    report = stack_report("encoder", config.n_layers)
-    return Model("ft-transformer", config, [stage], {"classify": ClassificationHead(head)}, report)
+    stage = Stage("encoder", TableInput(inputs), stack(config, make_block=_block))
+    heads: dict[str, Head] = {"classify": ClassificationHead(head)}
+    return Model(family, config, [stage], heads, stack_report("encoder", config.n_layers))
 
 
 def init(config: FTTransformerConfig) -> InitConfig:
@@ -89,4 +81,4 @@ SIZES = {
     "ft-transformer-base": FTTransformerConfig(),
 }
 
-register(Family("ft-transformer", FTTransformerConfig, build, init, __doc__ or ""), SIZES)
+register("ft-transformer", FTTransformerConfig, build, SIZES, init)

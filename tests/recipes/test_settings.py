@@ -173,6 +173,15 @@ def test_local_2d_sees_neighbors_and_the_class_token() -> None:
     assert torch.equal(found[1:, 1:], near) and bool(found[0].all()) and bool(found[:, 0].all())
 
 
+def test_the_loss_leaves_out_words_that_a_prefix_shows() -> None:
+    model = built("gpt2-tiny", mask="prefix:4")
+    real = ids(8)
+    with torch.no_grad():
+        out = model(input_ids=real, labels=real)
+    expected = F.cross_entropy(out.logits[:, 3:-1].flatten(0, 1), real[:, 4:].flatten())
+    torch.testing.assert_close(out.loss, expected)
+
+
 # Scores
 
 
@@ -229,6 +238,18 @@ def test_cached_is_uncached_and_batched_is_single(change: dict[str, str]) -> Non
             parts.append(step.logits)
     torch.testing.assert_close(torch.cat(parts, 1), whole, rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(whole[1:, 3:], alone, rtol=1e-9, atol=1e-9)
+
+
+def test_packed_rows_of_an_encoder_decoder_are_rotated_by_their_positions() -> None:
+    """With an uneven batch all rows are packed, those of the decoder too, which have no mask of their own."""
+    model = built("transformer-tiny", positions="rotary")
+    source, target = ids(8), ids(6)
+    mask = torch.ones_like(source)
+    mask[1, 3:] = 0
+    with torch.no_grad():
+        both = model(input_ids=source, attention_mask=mask, decoder_input_ids=target).logits
+        alone = model(input_ids=source[1:, :3], decoder_input_ids=target[1:]).logits
+    torch.testing.assert_close(both[1:], alone, rtol=1e-9, atol=1e-9)
 
 
 def differs(name: str, change: dict[str, Any], folder: Path) -> None:

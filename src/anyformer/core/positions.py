@@ -576,9 +576,11 @@ class ALiBi(BiasedPositions):
 
 
 def positions_of(tokens: Tokens) -> Tensor:
-    """The indices of the tokens, [B or 1, T]."""
+    """The indices of the tokens, [B or 1, T]; of packed tokens [N], within their rows."""
     if tokens.positions is not None:
         return tokens.positions
+    if tokens.packing is not None:
+        return tokens.packing.places
     return torch.arange(tokens.x.shape[-2], device=tokens.x.device).unsqueeze(0)
 
 

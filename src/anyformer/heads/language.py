@@ -34,6 +34,7 @@ class LanguageConfig(Settings):
     norm: NormConfig = NormConfig()
     field: str = "logits"
     keep: bool = False  # accepts logits_to_keep
+    seen: int = 0  # first tokens that see each other, so that the labels among them say nothing (a prefix mask)
     prefixed: bool = False  # labels cover the text only, which has a prefix
 
 
@@ -93,7 +94,8 @@ class LanguageHead(Head):
         return mean_token_loss(tokens, logits, targets)
 
     def _targets(self, labels: Tensor) -> Tensor:
-        return F.pad(labels[:, 1:], (0, 1), value=IGNORED) if self.config.shift else labels
+        targets = F.pad(labels[:, 1:], (0, 1), value=IGNORED) if self.config.shift else labels
+        return hide_seen(targets, self.config.seen)
 
     def count(self, labels: Tensor) -> Tensor:
         return super().count(self._targets(labels))
@@ -101,3 +103,10 @@ class LanguageHead(Head):
     def needs_padding(self, run: ForwardContext, mask: Tensor) -> bool:
         labels = run.tensor("labels")
         return labels_at_padding(None if labels is None else self._targets(labels), mask)
+
+
+def hide_seen(targets: Tensor, seen: int) -> Tensor:
+    """The labels [B, T] without those of tokens that see the word that they predict: all but the last of `seen`."""
+    if seen < 2:
+        return targets
+    return torch.cat([torch.full_like(targets[:, : seen - 1], IGNORED), targets[:, seen - 1 :]], dim=1)

@@ -94,6 +94,12 @@ class SequenceConfig(Settings):
         return 0
 
     @property
+    def visible_prefix(self) -> int:
+        """The number of first tokens that see each other, by a prefix mask of some layer."""
+        masks = [check_mask(text) for text in split_masks(self.mask)]
+        return max((numbers[0] for name, numbers in masks if name == "prefix"), default=0)
+
+    @property
     def n_positions(self) -> int:
         """Rows of a table of positions."""
         return int(getattr(self, "max_length", 2048))

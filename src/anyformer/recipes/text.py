@@ -77,7 +77,7 @@ class TextConfig(SequenceConfig):
 
     def language(self, stage: str) -> LanguageConfig:
         """The head that says the next word."""
-        return LanguageConfig(d_model=self.d_model, vocab_size=self.vocab_size, stage=stage)
+        return LanguageConfig(d_model=self.d_model, vocab_size=self.vocab_size, stage=stage, seen=self.visible_prefix)
 
 
 def text_input_config(

@@ -43,7 +43,8 @@ class ViTPoseConfig(ImageConfig):
 
     @property
     def patches(self) -> ImageInputConfig:
-        return super().patches.replace(add_class_position=True, padding=MARGIN)
+        table = "learned" in self.kinds  # which has a row for a class token that is not there
+        return super().patches.replace(add_class_position=table, padding=MARGIN)
 
     @property
     def has_final_norm(self) -> bool:

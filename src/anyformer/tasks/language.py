@@ -18,6 +18,7 @@ from anyformer.data.batch_sampler import BatchConfig
 from anyformer.data.examples import Example, Examples
 from anyformer.data.rows import Rows
 from anyformer.heads.cross_entropy import token_loss
+from anyformer.heads.language import hide_seen
 from anyformer.metrics.language import bits_per_character, perplexity
 from anyformer.model import Model
 from anyformer.tasks import generate
@@ -114,7 +115,8 @@ class GenerateTask(generate.TextGenerator, StreamTask[str, generate.GeneratedTex
     def collate(self, examples: Sequence[Example], generator: Generator) -> Batch:
         rows = torch.from_numpy(np.stack([example["input_ids"] for example in examples]))
         seen, text = rows[:, : self.context], rows[:, self.context :]
-        batch = {"input_ids": text[:, :-1].contiguous(), "labels": text[:, 1:].contiguous()}
+        labels = hide_seen(text[:, 1:], getattr(self.model.config, "visible_prefix", 0))
+        batch = {"input_ids": text[:, :-1].contiguous(), "labels": labels.contiguous()}
         return {**batch, "context_ids": seen.contiguous()} if self.context else batch
 
     def loss(self, batch: Batch) -> Loss:

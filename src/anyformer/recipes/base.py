@@ -96,8 +96,7 @@ class SequenceConfig(Settings):
     @property
     def visible_prefix(self) -> int:
         """The number of first tokens that see each other, by a prefix mask of some layer."""
-        masks = [check_mask(text) for text in split_masks(self.mask)]
-        return max((numbers[0] for name, numbers in masks if name == "prefix"), default=0)
+        return 0
 
     @property
     def n_positions(self) -> int:
@@ -236,6 +235,11 @@ class TransformerConfig(SequenceConfig):
             return own if own is not None and used_by_attention(own) else None
         layers: list[Positions] = [self.rotary(layer) for layer in range(self.n_layers)]
         return layers[0] if len({layer.shared_key for layer in layers}) == 1 else layers
+
+    @property
+    def visible_prefix(self) -> int:
+        masks = [check_mask(text) for text in split_masks(self.mask)]
+        return max((numbers[0] for name, numbers in masks if name == "prefix"), default=0)
 
     def block(self, layer: int, causal: bool, d_context: int | None = None) -> Block:
         return block(self, layer, causal, d_context)

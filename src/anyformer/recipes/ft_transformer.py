@@ -16,7 +16,7 @@ from anyformer.heads.base import Head
 from anyformer.heads.classify import ClassificationConfig, ClassificationHead, Problem
 from anyformer.inputs.sets import TableInput, TableInputConfig
 from anyformer.model import Model, Stage
-from anyformer.recipes.base import TransformerConfig, block, stack
+from anyformer.recipes.base import TransformerConfig, stack
 from anyformer.recipes.builders import register
 from anyformer.recipes.common import stack_report
 
@@ -46,12 +46,12 @@ class FTTransformerConfig(TransformerConfig):
         """The head normalizes the class token."""
         return False
 
-
-def _block(config: FTTransformerConfig, layer: int, causal: bool, d_context: int | None) -> Block:
-    made = block(config, layer)
-    if layer == 0 and config.norm_order == "pre":
-        made.sublayers["self"].norm = None
-    return made
+    def block(self, layer: int, causal: bool, d_context: int | None = None) -> Block:
+        """The first block does not normalize what attention reads."""
+        made = super().block(layer, causal, d_context)
+        if layer == 0 and self.norm_order == "pre":
+            made.sublayers["self"].norm = None
+        return made
 
 
 def build(config: FTTransformerConfig, family: str) -> Model:
@@ -65,7 +65,7 @@ def build(config: FTTransformerConfig, family: str) -> Model:
         activation="relu",
         problem=config.problem,
     )
-    stage = Stage("encoder", TableInput(inputs), stack(config, make_block=_block))
+    stage = Stage("encoder", TableInput(inputs), stack(config))
     heads: dict[str, Head] = {"classify": ClassificationHead(head)}
     return Model(family, config, [stage], heads, stack_report("encoder", config.n_layers))
 

@@ -115,7 +115,8 @@ class GenerateTask(generate.TextGenerator, StreamTask[str, generate.GeneratedTex
     def collate(self, examples: Sequence[Example], generator: Generator) -> Batch:
         rows = torch.from_numpy(np.stack([example["input_ids"] for example in examples]))
         seen, text = rows[:, : self.context], rows[:, self.context :]
-        labels = hide_seen(text[:, 1:], getattr(self.model.config, "visible_prefix", 0))
+        shown = 0 if self.context else getattr(self.model.config, "visible_prefix", 0)
+        labels = hide_seen(text[:, 1:], shown)
         batch = {"input_ids": text[:, :-1].contiguous(), "labels": labels.contiguous()}
         return {**batch, "context_ids": seen.contiguous()} if self.context else batch
 

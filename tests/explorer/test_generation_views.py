@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
 import anyformer as af
+from anyformer.cli.main import main
 from anyformer.explorer.loaded_model import LoadedModel
-from tests.explorer.models import TEXT, unpack, view
+from tests.explorer.models import TEXT, image_file, unpack, view
 
 Models = dict[str, LoadedModel]
 
@@ -76,3 +79,30 @@ def test_a_given_target_is_read_and_named_by_what_is_said(opened: Models) -> Non
         one.model(**batch)
     wanted = seen["decoder.blocks.0.cross.weights"][0].mean(0).double()
     torch.testing.assert_close(unpack(got["cells"]), wanted, atol=2e-5, rtol=0)
+
+
+@pytest.mark.parametrize("asked", [{"text": TEXT}, {"image": image_file()}], ids=["pair", "captioner"])
+def test_the_copy_on_another_device_generates(
+    asked: dict[str, str], opened: Models, folder: Path, request: pytest.FixtureRequest
+) -> None:
+    """A second copy of the weights stands for the one on a GPU: it generates, and the model computes the rest."""
+    name = request.node.callspec.id
+    one, copy = opened[name], LoadedModel.load(folder / name).model
+    other = LoadedModel(one.model, one.tokenizer, None, generator=copy)
+    used: list[object] = []
+    hooks = [copy.register_forward_pre_hook(lambda *given: used.append(given))]
+    hooks += [stage.register_forward_pre_hook(lambda *given: used.append(given)) for stage in copy.stages.values()]
+    got, same = (view(loaded, "tokens", new_tokens=4, **asked) for loaded in (other, one))
+    for hook in hooks:
+        hook.remove()
+    assert got.pop("seconds") and same.pop("seconds")
+    assert used and got == same and one.generator is one.model
+
+
+def test_the_command_chooses_the_device(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen: list[object] = []
+    monkeypatch.setattr("anyformer.explorer.server.serve", lambda models, port, **more: chosen.append(more["device"]))
+    for given in ([], ["--device", "cpu"]):
+        with pytest.raises(SystemExit):
+            main(["explore", "--model", str(folder / "pair"), "--no-open", *given])
+    assert chosen == ["auto", "cpu"]

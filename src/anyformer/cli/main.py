@@ -187,6 +187,7 @@ def explore(
     images: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Images for the view of query boxes of a detector")
     ] = None,
+    device: Device = "auto",
     plugin: Plugins = None,
 ) -> None:
     """Look inside models in the browser, with your own inputs.
@@ -201,7 +202,7 @@ def explore(
     """
     from anyformer.explorer.server import serve
 
-    serve(model or [], port, browser=not no_open, images=images)
+    serve(model or [], port, browser=not no_open, images=images, device=device)
 
 
 @app.command(cls=Command, short_help="Run every installed model once.")

@@ -47,6 +47,7 @@ from anyformer.tasks.picture_text import PictureTextTask
 from anyformer.tasks.translate import Translate
 from anyformer.tokenizers.tokenizer import Tokenizer
 
+CPU = torch.device("cpu")
 MAX_TOKENS = 2048
 GENERATIVE_TASKS = frozenset("ask-image caption read summarize transcribe translate".split())
 MAX_CACHED = 4  # cached forward passes
@@ -77,10 +78,14 @@ class ModelInput:
 
 
 class LoadedModel:
-    """A model, its tokenizer, its task, and a cache of forward passes."""
+    """A model, its tokenizer, its task, and a cache of forward passes. `generator` is its copy on a GPU, which
+    generates; what the views show of a forward pass is computed by the model, on the CPU."""
 
-    def __init__(self, model: Model, tokenizer: Tokenizer | None, task: Any = None) -> None:
+    def __init__(
+        self, model: Model, tokenizer: Tokenizer | None, task: Any = None, generator: Model | None = None
+    ) -> None:
         self.model, self.tokenizer, self.task = model, tokenizer, task
+        self.generator = model if generator is None else generator
         self.processor = _processor(model) if self.reads_images else None
         self.extractor = find_extractor(model, None) if self.reads_audio else None
         self.reader = find_reader(model)  # for video, sets or tables
@@ -89,16 +94,18 @@ class LoadedModel:
         self.cache: OrderedDict[tuple[object, ...], tuple[ModelInput, Trace]] = OrderedDict()
 
     @classmethod
-    def load(cls, path: Path) -> LoadedModel:
+    def load(cls, path: Path, device: torch.device = CPU) -> LoadedModel:
         """Load a model folder or .gguf file in float32."""
         model = load(path, device="cpu", dtype="float32")
-        model.requires_grad_(False)
-        optimize_for_decoding(model)
+        generator = model if device.type == "cpu" else load(path, device=device, dtype="float32")
+        for one in (model, generator):
+            one.requires_grad_(False)
+            optimize_for_decoding(one)
         try:
             tokenizer = Tokenizer.load(path)
         except Error:  # for example an image model
             tokenizer = None
-        return cls(model, tokenizer, generation_task(model, path))
+        return cls(model, tokenizer, generation_task(generator, path), generator)
 
     # Properties of the model.
 
@@ -317,8 +324,9 @@ class LoadedModel:
         """The ids that the model generates, from the start token to the end token (if it was generated)."""
         if isinstance(self.task, Translate):
             length = {} if request.new_tokens is None else {"max_new_tokens": request.new_tokens}
-            with watched(self.model, None, [], deadline), ablate_heads(self.model, request.ablate):
-                whole = [*self._decoder_prompt(request, batch, deadline), *self.task.answer_ids(request.text, **length)]
+            prompt = self._decoder_prompt(request, batch, deadline)
+            with watched(self.generator, None, [], deadline), ablate_heads(self.generator, request.ablate):
+                whole = [*prompt, *self.task.answer_ids(request.text, **length)]
             decoder = next(stage for stage in self.stages if "decoder_input_ids" in stage.names)
             return whole[: min(decoder.limit or MAX_TOKENS, MAX_TOKENS) + 1]  # for several sentences
         ids = self.generate(request, batch, deadline)
@@ -358,10 +366,15 @@ class LoadedModel:
 
     def generate(self, request: ViewRequest, batch: dict[str, Any], deadline: Deadline, **options: Any) -> list[int]:
         """Generate with the options of the task, those of the request, and `options`."""
-        given = {name: value for name, value in batch.items() if name != "logits_to_keep"}
+        device = self.generator.device
+        given: dict[str, Any] = {
+            name: value.to(device) if isinstance(value, torch.Tensor) else value
+            for name, value in batch.items()
+            if name != "logits_to_keep"
+        }
         length = {} if request.new_tokens is None else {"max_new_tokens": request.new_tokens}
-        with watched(self.model, None, [], deadline), ablate_heads(self.model, request.ablate):
-            generated = self.model.generate(**given, **{**self.end_options(), **self.decoding, **length, **options})
+        with watched(self.generator, None, [], deadline), ablate_heads(self.generator, request.ablate):
+            generated = self.generator.generate(**given, **{**self.end_options(), **self.decoding, **length, **options})
         return cast("list[int]", generated[0].tolist())
 
     def end_options(self) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from threading import Lock
 
 from anyformer.errors import Error, FolderError, InputError
 from anyformer.explorer.image_folder import ImageFolder
-from anyformer.explorer.loaded_model import LoadedModel
+from anyformer.explorer.loaded_model import CPU, LoadedModel
 from anyformer.explorer.timeouts import Deadline
 from anyformer.jsonfile import read_object
 
@@ -68,6 +68,7 @@ class ModelList:
         self.lock = Lock()
         self.loaded: OrderedDict[str, LoadedModel] = OrderedDict()
         self.gallery: ImageFolder | None = None
+        self.device = CPU
 
     @classmethod
     def of(cls, paths: Sequence[Path]) -> ModelList:
@@ -98,7 +99,7 @@ class ModelList:
         try:
             if id not in self.loaded:
                 entry = self.entries[id]
-                self.loaded[id] = LoadedModel.load(entry.path)
+                self.loaded[id] = LoadedModel.load(entry.path, self.device)
                 self.loaded[id].gallery = self.gallery
                 while len(self.loaded) > 1 and self._too_much():
                     self.loaded.popitem(last=False)

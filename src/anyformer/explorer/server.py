@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from threading import Timer
 
+from anyformer.device import choose_device
 from anyformer.errors import ConfigError
 from anyformer.explorer.image_folder import ImageFolder
 from anyformer.explorer.model_list import ModelList
@@ -17,8 +18,15 @@ MAX_PORT = 65_535
 PORT_TRIES = 20  # number of ports to try from PORT on
 
 
-def serve(models: Sequence[Path], port: int | None = None, browser: bool = True, images: Path | None = None) -> None:
-    """Serve until interrupted. `images` is a folder of images for the view of query boxes."""
+def serve(
+    models: Sequence[Path],
+    port: int | None = None,
+    browser: bool = True,
+    images: Path | None = None,
+    device: str = "auto",
+) -> None:
+    """Serve until interrupted. `device` is where models generate; the views are computed on the CPU. `images` is a folder
+    of images for the view of query boxes."""
     try:
         import uvicorn
 
@@ -26,10 +34,12 @@ def serve(models: Sequence[Path], port: int | None = None, browser: bool = True,
     except ImportError:
         raise ConfigError("The explorer needs FastAPI and uvicorn: pip install 'anyformer[explore]'.") from None
     model_list = ModelList.of(models) if models else ModelList.around(Path.cwd())
+    model_list.device = choose_device(device)
     model_list.gallery = None if images is None else ImageFolder.of(images)
     with free_socket(port) as listening:
         address = f"http://127.0.0.1:{listening.getsockname()[1]}/"
         n = len(model_list.entries)
+        print(f"device: {model_list.device}", flush=True)
         print(f"Explorer running at {address} with {n} model{'s' * (n != 1)} (press Ctrl-C to quit)", flush=True)
         if browser:
             Timer(0.5, webbrowser.open, [address]).start()

@@ -25,8 +25,8 @@ def serve(
     images: Path | None = None,
     device: str = "auto",
 ) -> None:
-    """Serve until interrupted. `device` is where models generate; the views are computed on the CPU. `images` is a folder
-    of images for the view of query boxes."""
+    """Serve until interrupted. `device` is where models generate; the views are computed on the CPU. `images` is a
+    folder of images for the view of query boxes."""
     try:
         import uvicorn
 
@@ -39,8 +39,8 @@ def serve(
     with free_socket(port) as listening:
         address = f"http://127.0.0.1:{listening.getsockname()[1]}/"
         n = len(model_list.entries)
-        print(f"device: {model_list.device}", flush=True)
         print(f"Explorer running at {address} with {n} model{'s' * (n != 1)} (press Ctrl-C to quit)", flush=True)
+        print(f"device: {model_list.device}", flush=True)
         if browser:
             Timer(0.5, webbrowser.open, [address]).start()
         server = uvicorn.Server(uvicorn.Config(make_app(model_list), log_level="warning", timeout_graceful_shutdown=1))

@@ -180,13 +180,16 @@ class Observer:
         for name in ("scores", "logits"):
             if name in self.kept:  # beam search may run longer than the returned rows; all steps are returned
                 out[name] = tuple(self.kept[name] if isinstance(strategy, BeamSearch) else self.kept[name][:steps])
-        out.update(self._layers(len(strategy.processed), None if isinstance(strategy, BeamSearch) else steps))
+        out.update(self._layers(strategy, None if isinstance(strategy, BeamSearch) else steps))
         return Output((name, out[name]) for name in (*FIRST, *out) if name in out)
 
-    def _layers(self, rows: int, steps: int | None) -> dict[str, Any]:
-        """Return the values of layers: of the encoder once, of each step with `rows` rows."""
-        first = self.passes[0] if self.passes else Output()
-        found: dict[str, Any] = {name: first[name] for name in ENCODER_FIELDS if name in first}
+    def _layers(self, strategy: Strategy, steps: int | None) -> dict[str, Any]:
+        """Return the values of layers: of the encoder with a row per source, of each step with a row per sequence."""
+        first, rows = self.passes[0] if self.passes else Output(), len(strategy.processed)
+        many = strategy.plan.num_return_sequences if isinstance(strategy, SingleSequence) else 1
+        found: dict[str, Any] = {
+            name: tuple(x[::many] for x in first[name]) for name in ENCODER_FIELDS if name in first
+        }
         for name in STEP_FIELDS:
             if name in first:
                 found[name] = tuple(tuple(_spread(x, rows) for x in step[name]) for step in self.passes[:steps])

@@ -178,6 +178,7 @@ def answer_generate(theirs: Any, given: dict[str, Any], answer: Any) -> tuple[An
         pytest.skip(f"departure: {departures.BOTH}")
     model = our_model(theirs)
     batch = {"dtype": theirs.dtype, "pair": theirs.config.is_encoder_decoder}
+    batch |= {name: given[name] for name in ("attention_mask",) if name in given}
     args = (given.pop("inputs"),) if "inputs" in given else ()
     for name in ("eos_token_id", "pad_token_id"):
         if given.get(name) == -1:  # here an id that no word has is an error, and None says it (decision 10)

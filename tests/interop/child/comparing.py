@@ -84,7 +84,7 @@ class Comparison:
         """Where a field means something: padded tokens do not."""
         everything = torch.ones_like(value, dtype=torch.bool)
         mask = self.mask(name)
-        if self.kind == "generate" or mask is None or value.dim() < 2:
+        if (self.kind == "generate" and not name.startswith("encoder")) or mask is None or value.dim() < 2:
             return everything
         if name in POOLED and value.dim() == 2:  # of the first token, where that is real
             first = mask[:, :1]

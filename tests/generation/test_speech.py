@@ -92,6 +92,28 @@ def test_one_window(options: dict[str, Any]) -> None:
     assert torch.equal(ours, theirs)
 
 
+def away_from_the_last(ids: Tensor, scores: Tensor) -> Tensor:
+    last = torch.nn.functional.one_hot(ids[:, -1], scores.shape[1])
+    return scores - 2.0 * last + scores.roll(1, dims=1).clamp(min=-50) / 2
+
+
+@pytest.mark.parametrize("timed", [False, True])
+def test_options_of_text(timed: bool) -> None:
+    """Rules of the caller's act behind those for times."""
+    from transformers import GenerationConfig
+
+    config = GenerationConfig(**{**GENERATION, "repetition_penalty": 1.3})
+    given: list[dict[str, Any]] = [
+        {"logits_processor": [away_from_the_last]},
+        {"sequence_bias": [[[5], 9.0], [[6, 7], 3.0]], "exponential_decay_length_penalty": (2, 1.5)},
+        {"stopping_criteria": [lambda ids, scores, **more: ids.sum(dim=1) % 3 == 0]},
+        {"generation_config": config},
+    ]
+    for options in given:
+        ours, theirs = both(sound(), return_timestamps=timed, **options)
+        assert torch.equal(ours, theirs), options
+
+
 @pytest.mark.parametrize(
     "changes",
     [

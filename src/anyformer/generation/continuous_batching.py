@@ -27,7 +27,7 @@ from anyformer.generation.logits_processors import Processor, make_processors, s
 from anyformer.generation.options import as_python, check_seed, check_values
 from anyformer.generation.plan import make_plan, resolve
 from anyformer.generation.ranking import gumbel, pick
-from anyformer.generation.requests import Request, decoding_stage, make_request
+from anyformer.generation.requests import Request, decoding_stage, input_names, make_request
 from anyformer.generation.stop_strings import StopStrings
 from anyformer.generation.strategies import check_every, warn_stuck
 from anyformer.schema import shown
@@ -58,7 +58,9 @@ def generate_many(
     """
     if rows < 1:
         raise InputError(f"rows is {rows}; it must be 1 or more.")
-    decoding_stage(model)
+    beside = [name for name in options if name in input_names(model)]
+    if beside:
+        raise InputError(f'{beside[0]} goes with each prompt of generate_many: {{"input_ids": […], …}}.')
     given = resolve(model, options)
     for name, unused in UNSUPPORTED.items():
         if given.get(name) not in (None, unused):

@@ -30,10 +30,10 @@ def make_processors(plan: GenerationPlan) -> list[Processor]:
     the one that transformers implements by the same class.
     """
     rules = _named_processors(plan)
-    for processor in plan.processors:
-        rules[_key(processor, rules)] = CallersProcessor(processor)
     if plan.timestamps is not None:
         rules["timestamps"] = partial(apply_timestamp_rules, stamps=plan.timestamps, begin=plan.prompt_length)
+    for processor in plan.processors:
+        rules[_key(processor, rules)] = CallersProcessor(processor)
     if rules and plan.renormalize_logits and plan.num_beams > 1 and not plan.do_sample:
         rules["LogitNormalization"] = renormalize
     return list(rules.values())

@@ -191,7 +191,7 @@ class Observer:
             name: tuple(x[::many] for x in first[name]) for name in ENCODER_FIELDS if name in first
         }
         for name in STEP_FIELDS:
-            if name in first:
+            if first.get(name):
                 found[name] = tuple(tuple(_spread(x, rows) for x in step[name]) for step in self.passes[:steps])
         return found
 

@@ -44,6 +44,8 @@ FIRST = (  # in transformers' order
 
 NAMES = {"logprobs": "logprobs", "raw": "raw_logprobs"}  # name inside the observer -> name in the Output
 
+POSSIBLE = (*FIRST, *NAMES.values(), "alignment", "segments", "past_key_values")  # None if not asked for
+
 LayerHead = tuple[int, int | None]  # a decoder layer, and one of its heads; None: the mean over heads
 
 
@@ -181,7 +183,7 @@ class Observer:
             if name in self.kept:  # beam search may run longer than the returned rows; all steps are returned
                 out[name] = tuple(self.kept[name] if isinstance(strategy, BeamSearch) else self.kept[name][:steps])
         out.update(self._layers(strategy, None if isinstance(strategy, BeamSearch) else steps))
-        return Output((name, out[name]) for name in (*FIRST, *out) if name in out)
+        return Output((name, out[name]) for name in (*FIRST, *out) if name in out).without(POSSIBLE)
 
     def _layers(self, strategy: Strategy, steps: int | None) -> dict[str, Any]:
         """Return the values of layers: of the encoder with a row per source, of each step with a row per sequence."""

@@ -274,7 +274,7 @@ class SpeechGenerator:
             steps = range(out.beam_indices.shape[1])
             for name in ("scores", "logits"):
                 out |= {name: tuple(out[name][i][out.beam_indices[:, i]] for i in steps)} if name in out else {}
-        return Output(out)
+        return Output(out).without(out.absent)
 
     def lengths(self, prompt: int) -> dict[str, int]:
         """Return the length limit: the requested number of tokens beyond the prompt, up to the model's positions."""
@@ -290,7 +290,7 @@ def _row_of(out: Output, row: int) -> Output:
     """Return one row of an Output: of tensors [rows, …] and of tuples with one such tensor per step."""
     return Output(
         (name, [x[row] for x in value] if isinstance(value, tuple) else value[row]) for name, value in out.items()
-    )
+    ).without(out.absent)
 
 
 def _all_tokens(segments: Sequence[Mapping[str, Any]], first: int) -> list[int]:

@@ -27,9 +27,7 @@ CLASSES = {
 }
 # Options that anyformer refuses.
 OPTIONS: dict[str, dict[str, str]] = {
-    "call": {
-        "num_items_in_batch": "step 11b: a loss over several batches of a trainer",
-    },
+    "call": {},
     "generate": {
         "past_key_values": "step 11b: caches made by transformers",
         "custom_generate": "step 11b: code of the caller's own",
@@ -57,7 +55,6 @@ TESTS: dict[str, str] = {
     "*: test_tp_*": "several processes, of transformers' own code alone",
     "*: test_pipeline_*": "transformers' pipelines with files from the network",
     "*: test_training_gradient_checkpointing*": "counts the calls of transformers' own layers",
-    "*: test_retain_grad_hidden_states_attentions": "step 11b: what is shown is a copy, so no gradient reaches it",
     "bert: test_generation_tester_mixin_inheritance": "about classes, of which some are left out here",
     "t5: *_fp16_*": "in float16 transformers keeps some of T5 in float32; here a model has one type",
     "t5: test_generate_without_input_ids": "an encoder with nothing to read is an error here",

@@ -243,7 +243,7 @@ def with_lengths(
     elif given.get("max_new_tokens") is not None:
         max_length = prompt + given["max_new_tokens"]
     elif max_length is None:
-        table = model.config.to_json().get("max_length")  # number of positions
+        table = getattr(model.config, "length_limit", model.config.to_json().get("max_length"))  # number of positions
         max_length = prompt + NEW_TOKENS if table is None else min(prompt + NEW_TOKENS, table)
     else:
         max_length -= embedded

@@ -13,17 +13,13 @@ Published: on Flickr8k, with encoders trained on ImageNet, Show and Tell 63 BLEU
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from torch import nn
 
 from anyformer.config import Settings
-from anyformer.core.attention import AttentionConfig
-from anyformer.core.block import Block
-from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.init import InitConfig
-from anyformer.core.masks import Causal
-from anyformer.core.positions import LearnedGrid, LearnedPositions, Positions
+from anyformer.core.positions import LearnedGrid
 from anyformer.core.stack import Stack
 from anyformer.heads.base import Head
 from anyformer.heads.caption import AttentionLossConfig, CaptionHead
@@ -34,7 +30,10 @@ from anyformer.layers.recurrent import AttentionRNNDecoder, AttentionRNNDecoderC
 from anyformer.layers.resnet import ResNetConfig
 from anyformer.layers.wrappers import RecurrentBlock
 from anyformer.model import Model, OutputSpec, Stage
-from anyformer.recipes.common import check_heads_divide, pair_report, text_input_config, transformer_block
+from anyformer.recipes.builders import encoder_decoder
+from anyformer.recipes.common import pair_report, text_input_config
+from anyformer.recipes.settings import EMBEDDED
+from anyformer.recipes.text import HeadName, PairConfig
 from anyformer.registry import Family, register
 
 _LOOKS = ("cross_attentions",)
@@ -80,24 +79,28 @@ class ShowAttendTellConfig(CaptionerConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CNNTransformerConfig(CaptionerConfig):
+class CNNTransformerConfig(CaptionerConfig, PairConfig):
     n_layers: int = 0  # of self-attention among the cells
-    n_decoder_layers: int = 6
+    n_decoder_layers: int | None = 6
     n_heads: int = 8
-    d_hidden: int = 2048
+    d_hidden: int | None = 2048
     max_length: int = 128
-    activation: str = "gelu"
 
-    def check(self) -> None:
-        check_heads_divide(self)
+    uses: ClassVar[tuple[HeadName, ...]] = ("language",)
+    position_kinds = EMBEDDED  # of the words; the cells have learned ones
+    mask_kinds = ("all",)
 
+    @property
+    def decoder_side(self) -> Self:
+        return super().decoder_side.replace(attention_dropout=None)
 
-def _words(config: CaptionerConfig, positions: Positions | None = None) -> TextInput:
-    return TextInput(text_input_config(config, True, config.vocab_size), positions)
+    def language(self, stage: str) -> LanguageConfig:
+        return super().language(stage).replace(bias=True)
 
 
 def _recurrent(config: CaptionerConfig, part: nn.Module, name: str) -> Stage:
-    return Stage("decoder", _words(config), Stack([RecurrentBlock(name, part)]), attends="encoder")
+    words = TextInput(text_input_config(config, True, config.vocab_size))
+    return Stage("decoder", words, Stack([RecurrentBlock(name, part)]), attends="encoder")
 
 
 def _language(config: CaptionerConfig, width: int) -> LanguageConfig:
@@ -149,29 +152,15 @@ def build_show_attend_tell(config: ShowAttendTellConfig) -> Model:
     return _model("show-attend-tell", config, stages, head, pair_report(0, 1, attentions=_LOOKS))
 
 
-def _network(config: CNNTransformerConfig) -> FeedForwardConfig:
-    return FeedForwardConfig(d_model=config.d_model, d_hidden=config.d_hidden, activation=config.activation)
-
-
-def _decoder_block(config: CNNTransformerConfig) -> Block:
-    attention = AttentionConfig(d_query=config.d_model, n_heads=config.n_heads, dropout=config.dropout, mask=Causal())
-    return transformer_block(attention, _network(config), d_context=config.d_model, dropout=config.dropout)
+def cells(config: CNNTransformerConfig) -> FeatureGridInput:
+    places = LearnedGrid(*config.grid, config.d_model)
+    return FeatureGridInput(config.backbone, config.d_model, places, dropout=config.dropout)
 
 
 def build_cnn_transformer(config: CNNTransformerConfig) -> Model:
-    cells = FeatureGridInput(
-        config.backbone, config.d_model, LearnedGrid(*config.grid, config.d_model), dropout=config.dropout
-    )
-    attention = AttentionConfig(d_query=config.d_model, n_heads=config.n_heads)
-    width, network = config.d_model, _network(config)
-    reads = [transformer_block(attention, network, dropout=config.dropout) for _ in range(config.n_layers)]
-    encoder = Stack(reads, nn.LayerNorm(width))
-    decoder = Stack([_decoder_block(config) for _ in range(config.n_decoder_layers)], nn.LayerNorm(width))
-    words = _words(config, LearnedPositions(config.max_length, config.d_model))
-    stages = [Stage("encoder", cells, encoder), Stage("decoder", words, decoder, attends="encoder")]
-    head = LanguageHead(_language(config, config.d_model), words.words)
-    report = pair_report(config.n_layers, config.n_decoder_layers, attentions=_LOOKS)
-    return _model("cnn-transformer", config, stages, head, report)
+    model = encoder_decoder(config, "cnn-transformer", cells)
+    model.report = pair_report(config.n_layers, config.decoder_layers, attentions=_LOOKS)
+    return model
 
 
 def init(config: CaptionerConfig) -> InitConfig:
@@ -179,7 +168,7 @@ def init(config: CaptionerConfig) -> InitConfig:
 
 
 def init_transformer(config: CNNTransformerConfig) -> InitConfig:
-    return InitConfig(std=0.02, residual_depth=2 * (config.n_layers + config.n_decoder_layers))
+    return InitConfig(std=config.init_std, residual_depth=2 * (config.n_layers + config.decoder_layers))
 
 
 _TINY_NET = ResNetConfig(block="basic", d_stem=8, widths=(8, 12), depths=(1, 1), norm="batch")

@@ -27,6 +27,10 @@ class MLPMixerConfig(AncestorConfig):
     max_length: int = 128
     activation: str = "gelu"
 
+    @property
+    def length_limit(self) -> int:
+        return self.max_length
+
     def parts(self, layer: int, causal: bool) -> dict[str, nn.Module]:
         mixing = TokenMixingConfig(
             d_model=self.d_model, length=self.max_length, activation=self.activation, causal=causal

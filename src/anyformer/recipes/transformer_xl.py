@@ -11,83 +11,61 @@ Published: 12 layers (41M) 1.06, 24 layers (277M) 0.99 bits a character on enwik
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import ClassVar
 
-from anyformer.config import Settings
-from anyformer.core.attention import Attention, AttentionConfig
-from anyformer.core.block import Block
-from anyformer.core.feedforward import FeedForward, FeedForwardConfig
-from anyformer.core.masks import Causal
-from anyformer.core.positions import RelativeXL
-from anyformer.core.stack import Stack
-from anyformer.inputs.text import TextInput, TextInputConfig
+from torch import nn
+
+from anyformer.core.block import Block, NormOrder
+from anyformer.core.positions import Positions, RelativeXL
+from anyformer.heads.language import LanguageConfig
 from anyformer.layers.wrappers import SegmentRecurrence
-from anyformer.model import Model, Stage
-from anyformer.recipes.common import TINY, next_token_head, normal_init, stack_report, sublayer
+from anyformer.recipes.base import TINY, attention, feedforward, sublayer
+from anyformer.recipes.builders import decoder, register
 from anyformer.recipes.small_data_presets import SMALL_TEXT_DATA
-from anyformer.registry import Family, register
+from anyformer.recipes.text import DecoderConfig, HeadName
 
 
 @dataclass(frozen=True, kw_only=True)
-class TransformerXLConfig(Settings):
-    n_layers: int = 12
+class TransformerXLConfig(DecoderConfig):
     d_model: int = 512
     n_heads: int = 8
-    d_head: int = 64
-    d_hidden: int = 2048
+    d_head: int | None = 64
+    d_hidden: int | None = 2048
+    activation: str = "relu"
+    qkv_bias: bool = False
+    out_bias: bool = False
+    positions: str = "xl"
+    norm_order: NormOrder = "post"  # the paper's models are post-norm, its code has both
     vocab_size: int = 204
     mem_len: int = 512  # tokens of the past that every layer remembers
-    norm_order: Literal["pre", "post"] = "post"  # the paper's models are post-norm, its code has both
     dropout: float = 0.1
-    attention_dropout: float = 0.0
-    tied: bool = True
+    hidden_dropout: float | None = None
+    scale_embedding: bool = True
     shared_biases: bool = True  # u and v are the same in all layers, as in the paper; the maps W are never
 
-    def check(self) -> None:
-        self.require(self.mem_len >= 0, f"mem_len is {self.mem_len}; it must be 0 or more.")
+    uses: ClassVar[tuple[HeadName, ...]] = ("language",)
+    position_kinds = ("xl",)  # the memory has no positions of its own
+    mask_kinds = ("all",)
+    takes_position_ids = False
+    has_final_norm = False
 
+    def language(self, stage: str) -> LanguageConfig:
+        return super().language(stage).replace(bias=True)
 
-def _block(config: TransformerXLConfig) -> Block:
-    attention = AttentionConfig(
-        d_query=config.d_model,
-        n_heads=config.n_heads,
-        d_qk=config.n_heads * config.d_head,
-        bias=False,
-        out_bias=False,
-        dropout=config.attention_dropout,
-        mask=Causal(),
-    )
-    feedforward = FeedForwardConfig(
-        d_model=config.d_model, d_hidden=config.d_hidden, activation="relu", dropout=config.dropout
-    )
-    parts = {"self": SegmentRecurrence(Attention(attention), config.mem_len), "feedforward": FeedForward(feedforward)}
-    same: dict[str, Any] = {"order": config.norm_order, "dropout": config.dropout}
-    return Block({name: sublayer(part, config.d_model, **same) for name, part in parts.items()})
+    def attended_positions(self, causal: bool) -> list[Positions]:
+        layers = [RelativeXL(self.n_heads, self.head_width, self.d_model) for _ in range(self.n_layers)]
+        if self.shared_biases:
+            for layer in layers[1:]:
+                layer.content, layer.place = layers[0].content, layers[0].place
+        return [*layers]
 
-
-def _positions(config: TransformerXLConfig) -> list[RelativeXL]:
-    layers = [RelativeXL(config.n_heads, config.d_head, config.d_model) for _ in range(config.n_layers)]
-    if config.shared_biases:
-        for layer in layers[1:]:
-            layer.content, layer.place = layers[0].content, layers[0].place
-    return layers
-
-
-def build(config: TransformerXLConfig) -> Model:
-    inputs = TextInput(
-        TextInputConfig(
-            vocab_size=config.vocab_size,
-            d_model=config.d_model,
-            position_ids=False,
-            scale=config.d_model**0.5,
-            dropout=config.dropout,
-        )
-    )
-    blocks = [_block(config) for _ in range(config.n_layers)]
-    head = next_token_head(config, inputs, bias=True)
-    report = stack_report("decoder", config.n_layers)
-    stage = Stage("decoder", inputs, Stack(blocks, positions=_positions(config)))
-    return Model("transformer-xl", config, [stage], {"language": head}, report)
+    def block(self, layer: int, causal: bool, d_context: int | None = None) -> Block:
+        attends = attention(self, layer, self.layer_mask(layer, causal))
+        parts: dict[str, nn.Module] = {
+            "self": SegmentRecurrence(attends, self.mem_len),
+            "feedforward": feedforward(self),
+        }
+        return Block({name: sublayer(self, part, layer) for name, part in parts.items()}, self.parallel)
 
 
 SIZES = {
@@ -101,8 +79,4 @@ SIZES = {
     ),
 }
 
-register(
-    Family("transformer-xl", TransformerXLConfig, build, normal_init, __doc__ or ""),
-    SIZES,
-    {"transformer-xl-mini": SMALL_TEXT_DATA},
-)
+register("transformer-xl", TransformerXLConfig, decoder, SIZES, training={"transformer-xl-mini": SMALL_TEXT_DATA})

@@ -131,7 +131,7 @@ ORDERS = {
 def positional(family: str, head: object, names: Collection[str]) -> tuple[str, ...]:
     """The arguments that may be given by position, in order."""
     order = ORDERS.get(f"{family}/{head}", ORDERS.get(family, ""))
-    if not order and "decoder_input_ids" in names:
+    if not order and {"input_ids", "decoder_input_ids"} <= set(names):
         order = ENCODER_DECODER
     elif not order and "input_ids" in names:
         order = DECODER if "past_key_values" in names else TEXT

@@ -12,6 +12,8 @@ HOMES = {
     "Qwen2": "qwen2",
     "Qwen3": "qwen3",
     "Gemma3": "gemma3",
+    "Gemma2": "gemma2",
+    "Gemma": "gemma",
 }
 
 _LLAMA = {
@@ -42,6 +44,11 @@ SMALL: dict[str, tuple[str, dict[str, Any]]] = {
         "Gemma3TextConfig",
         {**_LLAMA, **_GEMMA, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
     ),
+    "Gemma2": (
+        "Gemma2Config",
+        {**_LLAMA, **_GEMMA, "attn_logit_softcapping": 1.5, "final_logit_softcapping": 2.5},
+    ),
+    "Gemma": ("GemmaConfig", {**_LLAMA, "head_dim": 12}),
 }
 
 ARCHITECTURES = (
@@ -52,9 +59,11 @@ ARCHITECTURES = (
     "Qwen2ForCausalLM",
     "Qwen3ForCausalLM",
     "Gemma3ForCausalLM",
+    "Gemma2ForCausalLM",
+    "GemmaForCausalLM",
 )
 
-SINGLE = ("GPTNeoX", "Llama", "Mistral", "Qwen2", "Qwen3", "Gemma3")
+SINGLE = ("GPTNeoX", "Llama", "Mistral", "Qwen2", "Qwen3", "Gemma3", "Gemma2", "Gemma")
 
 # For test_config_fields.py: what a field is set to where its type does not say, and what it needs beside it.
 VALUES: dict[str, Any] = {
@@ -97,6 +106,10 @@ _LLAMA3 = {
     "original_max_position_embeddings": 16,
 }
 _YARN = {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 12}
+_LONG = {
+    **{"rope_type": "longrope", "rope_theta": 100.0},
+    **{"short_factor": [1.0, 1.1, 1.3, 1.7], "long_factor": [1.0, 2.0, 3.5, 6.0]},
+}
 ROPES: list[dict[str, Any]] = [
     {"rope_type": "linear", "rope_theta": 100.0, "factor": 2.5},
     {"rope_type": "dynamic", "rope_theta": 100.0, "factor": 2.0},
@@ -106,7 +119,10 @@ ROPES: list[dict[str, Any]] = [
     {**_YARN, "truncate": False, "beta_fast": 4.0, "beta_slow": 0.5},
     {**_YARN, "attention_factor": 0.7},
     {**_YARN, "mscale": 0.8, "mscale_all_dim": 0.4},
-    {"rope_type": "longrope", "factor": 2.0, "short_factor": [1.0] * 4, "long_factor": [2.0] * 4},
+    {**_LONG, "original_max_position_embeddings": 16},
+    {**_LONG, "original_max_position_embeddings": 5},
+    {**_LONG, "original_max_position_embeddings": 5, "factor": 3.0},
+    {**_LONG, "original_max_position_embeddings": 5, "attention_factor": 1.3},
 ]
 # Further values of a field whose values differ in kind.
 MORE: list[tuple[str, str, Any]] = [

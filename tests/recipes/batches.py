@@ -8,7 +8,7 @@ import torch
 
 from tests.tiny import family_of
 
-DECODERS = ("gpt1", "gpt2", "gpt3", "gptneox", "llama", "mistral", "qwen2", "qwen3", "gemma3")
+DECODERS = ("gpt1", "gpt2", "gpt3", "gptneox", "llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3")
 
 
 def training_batch(name: str) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def training_batch(name: str) -> dict[str, Any]:
             "labels": labels,
             "next_sentence_label": torch.tensor([0, 1]),
         }
-    if family in ("roberta", "distilbert", "mpnet", "roformer"):
+    if family in ("roberta", "distilbert", "modernbert", "mpnet", "roformer"):
         return {"input_ids": words, "attention_mask": mask, "labels": labels}
     if family == "electra":
         return {"input_ids": words, "attention_mask": mask, "labels": words % 2}
@@ -75,7 +75,7 @@ def training_batch(name: str) -> dict[str, Any]:
         text = {"input_ids": words.scatter(1, mask.sum(dim=1, keepdim=True) - 1, 1), "attention_mask": mask}
         both = {**text, "pixel_values": pictures, "return_loss": True}
         return {"clip": both, "clip-text": text}.get(family, {"pixel_values": pictures})
-    if family in ("deit", "hybrid", "resnet", "vit"):
+    if family in ("deit", "dinov2", "hybrid", "resnet", "vit"):
         return {"pixel_values": pictures, "labels": torch.tensor([3, 7])}
     if family == "ast":
         return {"input_values": torch.randn(2, 48, 32), "labels": torch.tensor([3, 7])}

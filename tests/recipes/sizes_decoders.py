@@ -60,6 +60,16 @@ GEMMA = {
     "gemma3-1b": _llama(26, 1152, 4, 1, 6912, 262144, head_dim=256),
 }
 
+GEMMA1 = {
+    "gemma-2b": _llama(18, 2048, 8, 1, 16384, 256000, head_dim=256),
+    "gemma-7b": {},
+}
+GEMMA2 = {
+    "gemma2-2b": {},
+    "gemma2-9b": _llama(42, 3584, 16, 8, 14336, 256000, head_dim=256),
+    "gemma2-27b": _llama(46, 4608, 32, 16, 36864, 256000, head_dim=128),
+}
+
 PUBLISHED: dict[str, tuple[str, str, dict[str, Any]]] = {
     "gpt1": ("OpenAIGPTLMHeadModel", "OpenAIGPTConfig", {}),
     "gpt3-small": _gpt3(12, 768, 12),
@@ -77,6 +87,8 @@ PUBLISHED: dict[str, tuple[str, str, dict[str, Any]]] = {
     "qwen3-0.6b": ("Qwen3ForCausalLM", "Qwen3Config", _llama(28, 1024, 16, 8, 3072, 151936, **TIED)),
     "qwen3-8b": ("Qwen3ForCausalLM", "Qwen3Config", _llama(36, 4096, 32, 8, 12288, 151936)),
     **{name: ("Gemma3ForCausalLM", "Gemma3TextConfig", config) for name, config in GEMMA.items()},
+    **{name: ("GemmaForCausalLM", "GemmaConfig", config) for name, config in GEMMA1.items()},
+    **{name: ("Gemma2ForCausalLM", "Gemma2Config", config) for name, config in GEMMA2.items()},
     **{name: ("GPTNeoXForCausalLM", "GPTNeoXConfig", config) for name, config in PYTHIA.items()},
 }
 
@@ -102,6 +114,11 @@ FIGURES = {
     "smollm2-1.7b": 1.7e9,
     "gemma3-270m": 268e6,
     "gemma3-1b": 1.0e9,
+    "gemma-2b": 2.51e9,
+    "gemma-7b": 8.54e9,
+    "gemma2-2b": 2.61e9,
+    "gemma2-9b": 9.24e9,
+    "gemma2-27b": 27.2e9,
     "gptneox-20b": 20.6e9,
     "pythia-70m": 70e6,
     "pythia-12b": 11.8e9,

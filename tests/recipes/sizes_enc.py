@@ -48,6 +48,12 @@ PUBLISHED: dict[str, tuple[str, str, dict[str, Any]]] = {
     "roberta-base": ("RobertaForMaskedLM", "RobertaConfig", _ROBERTA),
     "roberta-large": ("RobertaForMaskedLM", "RobertaConfig", _encoder(24, 1024, 16, **_ROBERTA)),
     "distilbert-base": ("DistilBertForMaskedLM", "DistilBertConfig", {}),
+    "modernbert-base": ("ModernBertForMaskedLM", "ModernBertConfig", {}),
+    "modernbert-large": (
+        "ModernBertForMaskedLM",
+        "ModernBertConfig",
+        {"num_hidden_layers": 28, "hidden_size": 1024, "num_attention_heads": 16, "intermediate_size": 2624},
+    ),
     "mpnet-base": ("MPNetForMaskedLM", "MPNetConfig", {"max_position_embeddings": 514}),
     **{name: ("ElectraForPreTraining", "ElectraConfig", size) for name, size in _ELECTRA.items()},
     **{name: ("ElectraForMaskedLM", "ElectraConfig", size) for name, size in _GENERATORS.items()},

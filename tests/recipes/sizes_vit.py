@@ -22,6 +22,22 @@ PUBLISHED: dict[str, tuple[str, str, dict[str, Any]]] = {
     "deit-s16": (*_DEIT, _deit(384, 6)),
     "deit-b16": (*_DEIT, _deit(768, 12)),
 }
+
+
+def _dinov2(layers: int, width: int, heads: int, **more: Any) -> dict[str, Any]:
+    size = {"num_hidden_layers": layers, "hidden_size": width, "num_attention_heads": heads}
+    return {**size, "image_size": 518, "num_labels": 1000, "use_mask_token": False, **more}
+
+
+PUBLISHED |= {
+    name: ("Dinov2ForImageClassification", "Dinov2Config", size)
+    for name, size in {
+        "dinov2-s14": _dinov2(12, 384, 6),
+        "dinov2-b14": _dinov2(12, 768, 12),
+        "dinov2-l14": _dinov2(24, 1024, 16),
+        "dinov2-g14": _dinov2(40, 1536, 24, use_swiglu_ffn=True),
+    }.items()
+}
 PUBLISHED |= {
     name: ("ResNetForImageClassification", "ResNetConfig", size)
     for name, size in {

@@ -27,6 +27,7 @@ NO_ATTENTION = (
 )
 NO_DROPOUT = (
     *("deit-tiny", "hybrid-tiny", "mae-tiny", "resnet-tiny", "vit-tiny"),  # as published
+    *("dinov2-tiny", "modernbert-tiny"),
     *("bilstm-tiny", "textcnn-tiny", "mamba-tiny", "sutskever-tiny", "bytenet-tiny", "mlp-mixer-tiny"),
     *("ast-tiny", "set-transformer-tiny", "timesformer-tiny", "videomae-tiny", "whisper-toy"),
     *("beit-tiny", "keypoint-detr-tiny", "segmenter-tiny", "vitpose-tiny"),

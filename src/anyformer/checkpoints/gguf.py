@@ -21,7 +21,7 @@ from anyformer import registry
 from anyformer.checkpoints.files import StoredTensor, check_fit, check_layers
 from anyformer.checkpoints.hf import main_dtype
 from anyformer.checkpoints.key_table import Key, named_tensors
-from anyformer.checkpoints.key_tables import llama
+from anyformer.checkpoints.key_tables import TABLES
 from anyformer.core.init import materialize
 from anyformer.core.rope import RopeConfig
 from anyformer.errors import ConfigError, FolderError, WeightsError, nearest
@@ -31,6 +31,7 @@ from anyformer.recipes.llama import LlamaConfig
 from anyformer.schema import Range, check_fields
 
 ROWS = 2**20  # numbers unpacked at a time
+FACTORS, MAX_PAIRS = "rope_freqs.weight", 4096
 
 # Types of tensors, and what they are in memory; all quantized ones become single precision.
 PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -46,6 +47,8 @@ _LAYER = {
     "self_attn.k_proj": "attn_k",
     "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_output",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
     "self_attn.q_norm": "attn_q_norm",
     "self_attn.k_norm": "attn_k_norm",
     "mlp.gate_proj": "ffn_gate",
@@ -57,18 +60,28 @@ _TOP = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_hea
 
 @dataclass(frozen=True)
 class GGUFArchitecture:
-    """An architecture of llama.cpp's: our family, what it has besides, and whether its heads lie interleaved."""
+    """An architecture of llama.cpp's: our family, what it has besides, whether its heads lie interleaved, and the
+    layers of the one size whose scores are divided by the root of d_model / n_heads instead of d_head."""
 
     family: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     interleaved: bool = False
+    by_width: int | None = None
 
 
+_GEMMA: Mapping[str, Any] = {"norm": "rms_offset", "activation": "gelu_tanh", "scale_embedding": True}
+_SANDWICH = {**_GEMMA, "norm_order": "sandwich"}
 ARCHITECTURES = {
     "llama": GGUFArchitecture("llama", interleaved=True),
     "qwen2": GGUFArchitecture("qwen2", {"qkv_bias": True}),
     "qwen3": GGUFArchitecture("qwen3", {"qk_norm": True}),
+    "gemma": GGUFArchitecture("gemma", _GEMMA),
+    "gemma2": GGUFArchitecture("gemma2", {**_SANDWICH, "windowed": (True, False)}, by_width=46),
+    "gemma3": GGUFArchitecture(
+        "gemma3", {**_SANDWICH, "qk_norm": True, "windowed": (True,) * 5 + (False,)}, by_width=62
+    ),
 }
+LOCAL_BASE = 10_000.0  # of Gemma 3's rotation in layers with a window
 # Fields under the architecture's name: ours, or None for those that follow from others.
 _FIELDS = {
     "block_count": "n_layers",
@@ -79,6 +92,9 @@ _FIELDS = {
     "attention.head_count_kv": "n_kv_heads",
     "attention.key_length": "d_head",
     "attention.layer_norm_rms_epsilon": "norm_eps",
+    "attention.sliding_window": "window",
+    "attn_logit_softcapping": "score_cap",
+    "final_logit_softcapping": "logit_cap",
     "attention.value_length": None,
     "rope.freq_base": None,
     "rope.dimension_count": None,
@@ -95,6 +111,8 @@ _SCHEMA: Mapping[str, Any] = {
     **dict.fromkeys(("rope.freq_base", "rope.scaling.factor"), _POSITIVE),
     "block_count": Annotated[int, Range(1, 10_000)],
     "attention.layer_norm_rms_epsilon": Annotated[float, Range(least=0)],
+    "attention.sliding_window": _COUNT,
+    **dict.fromkeys(("attn_logit_softcapping", "final_logit_softcapping"), _POSITIVE),
     "rope.scaling.type": str,
 }
 _IDS = dict.fromkeys(("tokenizer.ggml.padding_token_id", "tokenizer.ggml.eos_token_id"), int)
@@ -112,6 +130,8 @@ def load_gguf(file: Path, device: str | torch.device = "cpu", dtype: torch.dtype
     with torch.no_grad():
         for key in keys:
             _unpack(source, source.tensors[key.theirs], key, places[key.ours], file)
+            if settings.norm == "rms_offset" and "norm" in key.ours:
+                places[key.ours].sub_(1.0)  # llama.cpp's weights count from 0
     return model.eval()
 
 
@@ -124,9 +144,18 @@ def load_gguf_meta(file: Path) -> Model:
 
 def _read(source: GGUF, kind: GGUFArchitecture, file: Path) -> tuple[LlamaConfig, dict[str, StoredTensor]]:
     stored = {name: _stored(source, tensor, file) for name, tensor in source.tensors.items()}
-    settings = read_settings(source.fields, kind, stored, file)
+    factors = _factors(source, stored.pop(FACTORS), file) if FACTORS in stored else ()
+    settings = read_settings(source.fields, kind, stored, factors, file)
     check_layers(settings, stored, file)
     return settings, stored
+
+
+def _factors(source: GGUF, stored: StoredTensor, file: Path) -> tuple[float, ...]:
+    """What each pair of rotated features is slowed down by (Llama 3.1)."""
+    tensor = source.tensors[FACTORS]
+    if _type_name(tensor, file) != "F32" or len(stored.shape) != 1 or stored.shape[0] > MAX_PAIRS:
+        raise WeightsError(f"{file}: {FACTORS} has shape {list(stored.shape)}; expected a vector in F32.")
+    return tuple(np.frombuffer(source.data, "<f4", stored.shape[0], tensor.start).tolist())
 
 
 def _kind(fields: Mapping[str, Any], file: Path) -> GGUFArchitecture:
@@ -140,7 +169,11 @@ def _kind(fields: Mapping[str, Any], file: Path) -> GGUFArchitecture:
 
 
 def read_settings(
-    fields: Mapping[str, Any], kind: GGUFArchitecture, tensors: Mapping[str, StoredTensor], file: Path
+    fields: Mapping[str, Any],
+    kind: GGUFArchitecture,
+    tensors: Mapping[str, StoredTensor],
+    factors: tuple[float, ...],
+    file: Path,
 ) -> LlamaConfig:
     """The file's metadata as our settings. A field that anyformer does not know is an error that names it."""
     prefix = f"{fields['general.architecture']}."
@@ -148,37 +181,48 @@ def read_settings(
     strange = sorted(set(own) - set(_FIELDS))
     if strange:
         raise ConfigError(f'{file}: "{prefix}{strange[0]}" is {own[strange[0]]!r}, which anyformer does not support.')
-    if "rope_freqs.weight" in tensors:
-        raise ConfigError(
-            f'{file} stretches rotary positions with a tensor, "rope_freqs.weight", which anyformer does not support.'
-        )
     check_fields(own, _SCHEMA, str(file))
     check_fields(fields, _IDS, str(file))
     ours = {ours: own[name] for name, ours in _FIELDS.items() if ours is not None and name in own}
     words = tensors.get("token_embd.weight")
     if words is None:
         raise WeightsError(f'{file} has no tensor "token_embd.weight", the table of its words.')
+    rope = _rope(own, factors)
+    family: Any = registry.family(kind.family).config
+    foreign = sorted(set(ours) - set(family.field_names()))
+    if foreign:
+        raise ConfigError(f"{file}: a {kind.family} model has no {foreign[0]}.")
     try:
-        settings = LlamaConfig(
+        settings: Any = family(
             **{**ours, **kind.settings},
             vocab_size=words.shape[0],
             tied="output.weight" not in tensors,
-            ropes=(_rope(own),),
+            ropes=(rope, RopeConfig(theta=LOCAL_BASE)) if kind.family == "gemma3" else (rope,),
             padding=fields.get("tokenizer.ggml.padding_token_id"),
             end=fields.get("tokenizer.ggml.eos_token_id"),
         )
     except (ConfigError, TypeError) as error:
         raise ConfigError(f"{file}: {error}") from None
+    if "scale" in family.field_names() and "norm_order" in kind.settings:
+        width = settings.d_model / settings.n_heads if settings.n_layers == kind.by_width else settings.head_width
+        settings = settings.replace(scale=float(width))
     if own.get("rope.dimension_count", settings.head_width) != settings.head_width:
         raise ConfigError(f'{file}: "{prefix}rope.dimension_count" is not the width of a head, {settings.head_width}.')
-    return settings
+    found: LlamaConfig = settings
+    return found
 
 
-def _rope(own: Mapping[str, Any]) -> RopeConfig:
+def _rope(own: Mapping[str, Any], factors: tuple[float, ...]) -> RopeConfig:
     kind = own.get("rope.scaling.type", "none")
+    if factors and kind != "none":
+        raise ConfigError(f'"rope.scaling.type" is "{kind}" beside {FACTORS}; anyformer supports one of both.')
     if kind not in ("none", "linear", "yarn"):
         raise ConfigError(f'"rope.scaling.type" is "{kind}"; it can be none, linear or yarn.')
     base = float(own.get("rope.freq_base", 10_000.0))
+    if factors:
+        return RopeConfig(
+            theta=base, rope_type="longrope", short_factors=factors, long_factors=factors, attention_factor=1.0
+        )
     if kind == "none":
         return RopeConfig(theta=base)
     trained = own.get("rope.scaling.original_context_length") if kind == "yarn" else None
@@ -195,8 +239,9 @@ def _keys(config: LlamaConfig, kind: GGUFArchitecture) -> list[Key]:
     """
     half = config.head_width // 2
     rows = []
-    for key in llama.keys(config):
-        name = _rename(key.theirs)
+    table = next(table for table in TABLES.values() if table.family == kind.family)
+    for key in table.keys(config):
+        name = _rename(key.theirs, config.norm_order == "sandwich")
         row = replace(key, theirs=name, also=())
         if kind.interleaved and re.search(r"\.attn_[qk]\.", name):
             heads = config.n_heads if ".attn_q." in name else config.n_kv_heads or config.n_heads
@@ -205,11 +250,15 @@ def _keys(config: LlamaConfig, kind: GGUFArchitecture) -> list[Key]:
     return rows
 
 
-def _rename(name: str) -> str:
+def _rename(name: str, sandwich: bool) -> str:
     """model.layers.3.mlp.up_proj.weight -> blk.3.ffn_up.weight"""
     stem, _, end = name.rpartition(".")
     layer = re.fullmatch(r"model\.layers\.(\d+)\.(.+)", stem)
-    return f"{_TOP[stem]}.{end}" if layer is None else f"blk.{layer[1]}.{_LAYER[layer[2]]}.{end}"
+    if layer is None:
+        return f"{_TOP[stem]}.{end}"
+    if sandwich and layer[2] == "post_attention_layernorm":
+        return f"blk.{layer[1]}.post_attention_norm.{end}"
+    return f"blk.{layer[1]}.{_LAYER[layer[2]]}.{end}"
 
 
 def _stored(source: GGUF, tensor: GGUFTensor, file: Path) -> StoredTensor:

@@ -149,6 +149,13 @@ def with_defaults(
     return tuple(replace(entry, default=defaults.get(entry.theirs, entry.default)) for entry in kept)
 
 
+def decoder_classes(name: str, language: str = "ForCausalLM", **fixed: Any) -> dict[str, dict[str, Any]]:
+    """The classes of a decoder, and our settings that follow from them; `fixed` follow from all of them."""
+    heads = {language: {"head": "language"}, "Model": {"head": "base"}}
+    heads |= {"ForSequenceClassification": {"head": "classify", "pooling": "last"}}
+    return {f"{name}{end}": {**fixed, **head} for end, head in heads.items()}
+
+
 @dataclass(frozen=True)
 class KeyTable:
     """`architectures`: Hugging Face class -> our fields that follow from it.

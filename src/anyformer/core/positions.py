@@ -313,8 +313,8 @@ class Rotary(Positions):
     """Rotary embedding: rotates queries and keys by an angle proportional to the position, so that scores depend only
     on distances (Su 2021).
 
-    `rope` sets the frequencies, `original_max_length` is the length in training. The "dynamic" kind depends on the
-    longest text of a pass: only there, a row depends on the other rows of the batch, and a cached key keeps the
+    `rope` sets the frequencies, `original_max_length` is the length in training. "dynamic" and "longrope" depend on
+    the longest text of a pass: only there, a row depends on the other rows of the batch, and a cached key keeps the
     rotation of the length at which it was computed.
     """
 
@@ -331,6 +331,9 @@ class Rotary(Positions):
         super().__init__()
         self.d_head, self.layout, self.trained = d_head, layout, trained
         self.rope = rope if rope is not None else RopeConfig(theta=base)
+        n_factors, pairs = len(self.rope.short_factors), self.rope.width(d_head) // 2
+        if n_factors not in (0, pairs):
+            raise ConfigError(f"short_factors has {n_factors} entries; a head has {pairs} pairs of rotated features.")
         if self.rope.width(d_head) == d_head:
             _check_width("Rotary positions of a head", d_head, 2)
 
@@ -347,10 +350,10 @@ class Rotary(Positions):
         Published models were trained with single precision; half precision does not distinguish large positions.
         """
         precision = torch.float64 if dtype == torch.float64 else torch.float32
-        highest = highest_position(at) if self.rope.rope_type == "dynamic" else 0
+        highest = highest_position(at) if self.rope.by_length else 0
         rates = self.rope.rates(self.d_head, self.trained, highest, precision, at.device)
         angles = (at.to(precision).unsqueeze(-1) * rates).unsqueeze(1)
-        gain = self.rope.amplitude
+        gain = self.rope.amplitude(self.trained)
         return self._both((angles.cos() * gain).to(dtype), (angles.sin() * gain).to(dtype))
 
     def _both(self, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:

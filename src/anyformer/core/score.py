@@ -24,6 +24,22 @@ class DotScore(nn.Module):
         return query @ key.transpose(-1, -2) * self.scale(query.shape[-1])
 
 
+class SoftCappedScore(nn.Module):
+    """Scaled dot product, bent so that it stays between -cap and cap (Gemma 2, §2)."""
+
+    def __init__(self, scale: float, cap: float) -> None:
+        super().__init__()
+        self.scale, self.cap = scale, cap
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        return soft_cap(query @ key.transpose(-1, -2) * self.scale, self.cap)
+
+
+def soft_cap(x: Tensor, cap: float) -> Tensor:
+    """cap · tanh(x / cap): x where it is small, never beyond ±cap."""
+    return torch.tanh(x / cap) * cap
+
+
 class GeneralScore(nn.Module):
     """Luong's general score: qᵀ W k."""
 

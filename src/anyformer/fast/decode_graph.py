@@ -154,7 +154,7 @@ def keys_only(state: Cache) -> bool:
 def is_static(part: Any) -> bool:
     """Whether this part of a stage does the same at every step."""
     if isinstance(part, Positions):
-        dynamic = isinstance(part, Rotary) and part.rope.rope_type == "dynamic"
+        dynamic = isinstance(part, Rotary) and part.rope.by_length
         return not dynamic and not part.has_bias
     if isinstance(part, Attention):
         return part.score is None and (part.crosses or supports_static_cache(part.config.mask))

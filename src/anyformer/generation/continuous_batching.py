@@ -65,9 +65,11 @@ def generate_many(
     for name, unused in UNSUPPORTED.items():
         if given.get(name) not in (None, unused):
             raise InputError(f"{name} is {shown(given[name])}; generate_many decodes each prompt alone: use generate.")
-    if any(isinstance(part, Rotary) and part.rope.rope_type == "dynamic" for part in model.modules()):
+    rope = next((part.rope for part in model.modules() if isinstance(part, Rotary) and part.rope.by_length), None)
+    if rope is not None:
         raise InputError(
-            "generate_many does not support rope_type dynamic, which depends on the longest row; use generate."
+            f"generate_many does not support rope_type {rope.rope_type}, which depends on the longest row; use"
+            " generate."
         )
     optimize_for_decoding(model)
     return run(ContinuousBatcher(model, RequestQueue(model, prompts, rows, given)))

@@ -27,6 +27,17 @@ class EmbeddingHead(PooledHead):
         return {**fields, "pooler_output": self.summary(run)} if self.pools else fields
 
 
+class FeatureMapHead(Head):
+    """The features of an image as rows and columns: `last_hidden_state` [B, d, rows, columns], and their mean,
+    `pooler_output` [B, d, 1, 1]."""
+
+    def forward(self, run: ForwardContext) -> dict[str, Any]:
+        tokens = run.tokens[self.stage]
+        assert tokens.grid is not None
+        features = tokens.x.transpose(1, 2).unflatten(2, tokens.grid)
+        return {"last_hidden_state": features, "pooler_output": features.mean(dim=(2, 3), keepdim=True)}
+
+
 SENTENCE_POOLS = {"cls": POOLS["first"], "max": POOLS["max"], "mean": POOLS["mean"]}
 
 

@@ -13,6 +13,7 @@ from anyformer.config import Settings
 from anyformer.core.activations import ACTIVATIONS
 from anyformer.core.linear import Linear
 from anyformer.core.norms import NormConfig, make_norm
+from anyformer.core.score import soft_cap
 from anyformer.core.tokens import Tokens
 from anyformer.forward_context import IGNORED, ForwardContext
 from anyformer.heads.base import Head, labels_at_padding, padded_token_values
@@ -31,7 +32,9 @@ class LanguageConfig(Settings):
     bias: bool = False
     fixed_bias: bool = False  # a bias that is not trained (Marian's final_logits_bias)
     transform: str | None = None  # BERT: dense layer, this activation and norm before the output projection
+    transform_bias: bool = True  # of that dense layer
     norm: NormConfig = NormConfig()
+    soft_cap: float | None = None  # logits stay between -cap and cap (Gemma 2)
     field: str = "logits"
     keep: bool = False  # accepts logits_to_keep
     seen: int = 0  # first tokens that see each other, so that the labels among them say nothing (a prefix mask)
@@ -46,7 +49,7 @@ class LanguageHead(Head):
         self.config = config
         self.names = ("labels", "logits_to_keep") if config.keep else ("labels",)
         width = config.d_words if config.d_words is not None else config.d_model
-        self.dense = Linear(config.d_model, width) if config.transform else None
+        self.dense = Linear(config.d_model, width, config.transform_bias) if config.transform else None
         self.norm = make_norm(config.norm, width) if config.transform else None
         self.words = Linear(width, config.vocab_size, bias=False)
         if words is not None:
@@ -70,7 +73,8 @@ class LanguageHead(Head):
         if self.dense is not None and self.norm is not None:
             x = self.norm(ACTIVATIONS[str(self.config.transform)](self.dense(x)))
         x = x if self.config.scale == 1.0 else x * self.config.scale
-        return self.words(x, bias=self.bias)
+        logits = self.words(x, bias=self.bias)
+        return logits if self.config.soft_cap is None else soft_cap(logits, self.config.soft_cap)
 
     def forward(self, run: ForwardContext | Tensor) -> Any:
         if isinstance(run, Tensor):

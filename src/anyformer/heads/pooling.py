@@ -109,9 +109,16 @@ class AttentionPool(nn.Module):
         return (weights @ keys).flatten(1)  # one query: too small for a fused kernel
 
 
-PoolingMethod = Literal["first", "last", "mean", "max", "pair", "attention", "end"]
+def first_and_mean(tokens: Tokens) -> Tensor:
+    """First token beside the mean of the others [B, 2d]."""
+    x = tokens.pad().x
+    return torch.cat([x[:, 0], x[:, 1:].mean(dim=1)], dim=-1)
+
+
+PoolingMethod = Literal["first", "first_mean", "last", "mean", "max", "pair", "attention", "end"]
 POOLS: dict[str, Callable[[Tokens], Tensor]] = {
     "first": first_token,
+    "first_mean": first_and_mean,
     "last": last_token,
     "mean": mean_token,
     "max": max_token,
@@ -124,17 +131,22 @@ class PoolerConfig(Settings):
     d_model: int
     d_out: int | None = None
     activation: str = "tanh"
+    bias: bool = True
+    norm: NormConfig | None = None  # after the activation
 
 
 class Pooler(Linear):
     """First token through a dense layer and an activation (BERT's and ViT's pooler)."""
 
     def __init__(self, config: PoolerConfig) -> None:
-        super().__init__(config.d_model, config.d_out if config.d_out is not None else config.d_model)
+        d_out = config.d_out if config.d_out is not None else config.d_model
+        super().__init__(config.d_model, d_out, config.bias)
         self.activation = config.activation
+        self.norm = make_norm(config.norm, d_out) if config.norm is not None else None
 
     def forward(self, first: Tensor) -> Tensor:  # type: ignore[override]
-        return ACTIVATIONS[self.activation](super().forward(first))
+        x = ACTIVATIONS[self.activation](super().forward(first))
+        return x if self.norm is None else self.norm(x)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +170,9 @@ class PoolingConfig(Settings):
     @property
     def d_out(self) -> int:
         """Width of the pooled vector."""
-        return self.pool.d_out if self.pool is not None and self.pool.d_out is not None else self.d_projected
+        if self.pool is not None and self.pool.d_out is not None:
+            return self.pool.d_out
+        return self.d_projected * (2 if self.pooling == "first_mean" else 1)
 
 
 class PooledHead(Head):

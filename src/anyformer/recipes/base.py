@@ -32,6 +32,7 @@ from anyformer.core.positions import (
     Rotary2D,
 )
 from anyformer.core.rope import RopeConfig
+from anyformer.core.score import SoftCappedScore
 from anyformer.core.stack import Stack
 from anyformer.errors import ConfigError, nearest
 from anyformer.layers.wrappers import FinalDropoutStack
@@ -72,7 +73,9 @@ class SequenceConfig(Settings):
 
     # Constants of a family, or fields of its class.
     reads_text = False
+    reports_normed = False  # the last of an encoder's hidden states is that behind the final norm
     layer_scale = cast("float | None", None)
+    score_cap = cast("float | None", None)  # scores of attention stay between -cap and cap
     position_kinds: ClassVar[tuple[str, ...]] = EMBEDDED
 
     def check(self) -> None:
@@ -121,6 +124,10 @@ class SequenceConfig(Settings):
     @property
     def has_final_norm(self) -> bool:
         return self.norm_order != "post"
+
+    def has_norm(self, layer: int, part: str) -> bool:
+        """Whether a sublayer is normalized."""
+        return True
 
     def layer_drop_path(self, layer: int) -> float:
         """Rate of stochastic depth: a straight line from 0 in the first block to `drop_path` in the last."""
@@ -256,12 +263,12 @@ def used_by_attention(positions: Positions) -> bool:
     return type(positions).prepare is not Positions.prepare
 
 
-def sublayer(config: SequenceConfig, part: nn.Module, layer: int) -> Sublayer:
+def sublayer(config: SequenceConfig, part: nn.Module, layer: int, name: str = "") -> Sublayer:
     """A part with its norms, dropout and residual connection."""
     norm, width, sandwich = config.norm_config, config.d_model, config.norm_order == "sandwich"
     return Sublayer(
         part,
-        make_norm(norm, width),
+        make_norm(norm, width) if config.has_norm(layer, name) else nn.Identity(),
         order=config.norm_order,
         post_norm=make_norm(norm, width) if sandwich else None,
         dropout=config.dropout,
@@ -284,6 +291,9 @@ def attention(config: TransformerConfig, layer: int, mask: Mask, d_context: int 
         dropout=config.dropout if config.attention_dropout is None else config.attention_dropout,
         mask=mask,
     )
+    if config.score_cap is not None:
+        scale = config.head_width**-0.5 if settings.scale is None else settings.scale
+        return Attention(settings, SoftCappedScore(scale, config.score_cap))
     return Attention(settings, make_score(config.score, config.n_heads, config.head_width))
 
 
@@ -305,7 +315,7 @@ def block(config: TransformerConfig, layer: int, causal: bool = False, d_context
     if d_context is not None:
         parts["cross"] = attention(config, layer, NO_MASK, d_context)
     parts["feedforward"] = feedforward(config)
-    return Block({name: sublayer(config, part, layer) for name, part in parts.items()}, config.parallel)
+    return Block({name: sublayer(config, part, layer, name) for name, part in parts.items()}, config.parallel)
 
 
 def stack(

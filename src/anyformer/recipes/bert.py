@@ -27,7 +27,7 @@ class BERTConfig(TextEncoderConfig):
 
     reports_cross_attentions = True
 
-    uses: ClassVar[tuple[HeadName, ...]] = ("pretraining", *TextEncoderConfig.uses)
+    uses: ClassVar[tuple[HeadName, ...]] = ("pretraining", "next_sentence", *TextEncoderConfig.uses)
 
     def check(self) -> None:
         super().check()

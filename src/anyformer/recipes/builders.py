@@ -54,7 +54,9 @@ def encoder(
     memory = "encoder_hidden_states" if crossed else None
     stage = Stage("encoder", read, stack(config, causal, config.d_model if memory else None), memory=memory)
     empty = config.head == "base" and getattr(config, "reports_cross_attentions", False)
-    report = report or stack_report("encoder", config.n_layers, crosses=isinstance(config, TextConfig), empty=empty)
+    if report is None:
+        crosses, normed = isinstance(config, TextConfig), config.reports_normed
+        report = stack_report("encoder", config.n_layers, normed=normed, crosses=crosses, empty=empty)
     return Model(family, config, [stage], heads(config, read), report, choices=config.head == "choice")
 
 

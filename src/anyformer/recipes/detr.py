@@ -19,7 +19,9 @@ from anyformer.core.feedforward import FeedForwardConfig
 from anyformer.core.init import InitConfig
 from anyformer.core.positions import LearnedRowColumn, Positions, Sinusoidal2D
 from anyformer.core.stack import Stack
+from anyformer.heads.base import Head
 from anyformer.heads.boxes import BoxHead
+from anyformer.heads.embed import EmbeddingHead
 from anyformer.heads.matcher import SetCriterionConfig
 from anyformer.inputs.anchors import AnchorQueries, BoxEmbedding
 from anyformer.inputs.backbone import BackboneInput
@@ -65,6 +67,7 @@ class DETRConfig(Settings):
     box_weight: float = 5.0  # of the losses of those pairs, beside the class's 1
     giou_weight: float = 2.0
     no_object_weight: float = 0.1  # of the class "nothing there"
+    head: Literal["base", "boxes"] = "boxes"
 
     def check(self) -> None:
         for heads in (self.n_heads, self.n_decoder_heads):
@@ -130,11 +133,13 @@ def build(config: DETRConfig) -> Model:
     stages = [*_pictures(config), _decoder(config)]
     names = ("class_cost", "box_cost", "giou_cost", "box_weight", "giou_weight", "no_object_weight")
     loss = SetCriterionConfig(**{name: getattr(config, name) for name in names})
-    head = BoxHead(
-        config.d_model, config.n_labels, "decoder", config.auxiliary_loss, loss, config.anchors, config.groups
-    )
+    head: Head = EmbeddingHead("decoder")
+    if config.head == "boxes":
+        head = BoxHead(
+            config.d_model, config.n_labels, "decoder", config.auxiliary_loss, loss, config.anchors, config.groups
+        )
     report = pair_report(config.n_layers, config.n_decoder_layers, normed=(False, True))
-    return Model("detr", config, stages, {"boxes": head}, report)
+    return Model("detr", config, stages, {config.head: head}, report)
 
 
 def init(config: DETRConfig) -> InitConfig:

@@ -35,6 +35,7 @@ class Gemma3Config(LlamaConfig):
     ropes: tuple[RopeConfig, ...] = (RopeConfig(theta=1_000_000.0), RopeConfig(theta=10_000.0))
     window: int | None = 512
     windowed: tuple[bool, ...] = (True,) * 5 + (False,)
+    logit_cap: float | None = None  # logits stay between -cap and cap
     scale_embedding: bool = True
     tied: bool = True
     padding: int | None = 0

@@ -32,6 +32,7 @@ class ImageGPTConfig(GPT2Config):
     n_labels: int = 10
 
     reads_text = False
+    reports_cross_attentions = False
     uses: ClassVar[tuple[HeadName, ...]] = ("language", "base", "classify")
 
     def check(self) -> None:

@@ -8,9 +8,10 @@ Published: B 83.6%, L 85.9%, H 86.9% on ImageNet after fine-tuning (table 3 of t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import Literal, Self
 
 from anyformer import registry
+from anyformer.heads.embed import EmbeddingHead
 from anyformer.heads.pixels import PixelHead
 from anyformer.inputs.image import ImageInput, ImageInputConfig, RestoreInput
 from anyformer.model import Model, Stage
@@ -54,6 +55,7 @@ class AutoencoderConfig(ImageConfig):
 @dataclass(frozen=True, kw_only=True)
 class MAEConfig(AutoencoderConfig):
     positions: str = "sinusoidal-2d"
+    head: Literal["base", "pixels"] = "pixels"
 
     position_kinds = (*EMBEDDED, *EMBEDDED_2D)
 
@@ -64,11 +66,14 @@ class MAEConfig(AutoencoderConfig):
 
 def build(config: MAEConfig, family: str) -> Model:
     images = config.patches
+    report = stack_report("encoder", config.n_layers)
+    if config.head == "base":
+        stage = Stage("encoder", ImageInput(images), stack(config))
+        return Model(family, config, [stage], {"base": EmbeddingHead("encoder")}, report)
     restore = RestoreInput("encoder", config.d_model, config.d_decoder, images.grid)
     stages = [Stage("encoder", ImageInput(images), stack(config)), Stage("decoder", restore, stack(config.decoder))]
     patch = (config.patch_size[0], config.patch_size[1])
     head = PixelHead(config.d_decoder, patch, config.n_channels, config.norm_pix_loss, "decoder", "encoder")
-    report = stack_report("encoder", config.n_layers)
     return Model(family, config, stages, {"pixels": head}, report)
 
 

@@ -12,7 +12,9 @@ from typing import Literal
 
 from anyformer.config import Settings
 from anyformer.core.init import InitConfig
+from anyformer.heads.base import Head
 from anyformer.heads.classify import ClassificationConfig, ClassificationHead, Problem
+from anyformer.heads.embed import FeatureMapHead
 from anyformer.inputs.backbone import FeatureInput
 from anyformer.layers.resnet import ResNetConfig
 from anyformer.model import Model, OutputSpec, Stage
@@ -23,7 +25,7 @@ from anyformer.registry import Family, register
 class ResNetClassifierConfig(Settings):
     backbone: ResNetConfig = ResNetConfig(norm="batch")
     image_size: tuple[int, ...] = (224, 224)  # of the images that it is trained on; it takes any
-    head: Literal["classify"] = "classify"
+    head: Literal["base", "classify"] = "classify"
     n_labels: int = 1000
     problem: Problem | None = None
 
@@ -33,17 +35,17 @@ class ResNetClassifierConfig(Settings):
 
 
 def build(config: ResNetClassifierConfig) -> Model:
-    head = ClassificationHead(
-        ClassificationConfig(
-            d_model=config.backbone.d_out,
-            n_labels=config.n_labels,
-            stage="encoder",
-            pooling="mean",
-            problem=config.problem,
-        )
+    classify = ClassificationConfig(
+        d_model=config.backbone.d_out,
+        n_labels=config.n_labels,
+        stage="encoder",
+        pooling="mean",
+        problem=config.problem,
     )
+    base = config.head == "base"
+    head: Head = FeatureMapHead("encoder") if base else ClassificationHead(classify)
     report = OutputSpec(features={"hidden_states": ("encoder.inputs.resnet.features",)})
-    return Model("resnet", config, [Stage("encoder", FeatureInput(config.backbone), None)], {"classify": head}, report)
+    return Model("resnet", config, [Stage("encoder", FeatureInput(config.backbone), None)], {config.head: head}, report)
 
 
 def init(config: ResNetClassifierConfig) -> InitConfig:

@@ -18,7 +18,17 @@ from anyformer.inputs.text import TextInput, TextInputConfig
 from anyformer.recipes.base import SequenceConfig, TransformerConfig
 
 HeadName = Literal[
-    "base", "language", "encoder", "pretraining", "masked", "replaced_tokens", "classify", "tag", "span", "choice"
+    "base",
+    "language",
+    "encoder",
+    "pretraining",
+    "masked",
+    "next_sentence",
+    "replaced_tokens",
+    "classify",
+    "tag",
+    "span",
+    "choice",
 ]
 
 
@@ -44,12 +54,17 @@ class TextConfig(SequenceConfig):
     reads_text = True  # ids are words
     causal = False
     cross_attention = False
+    logit_cap = cast("float | None", None)  # logits stay between -cap and cap
     d_embedding = cast("int | None", None)  # of word, position and type vectors; None: d_model
     reports_cross_attentions = False  # even if there are none
 
     def check(self) -> None:
         super().check()
         self.require(self.head in self.uses, f'head "{self.head}" is not one of {", ".join(self.uses)}.')
+        for name in ("score_cap", "logit_cap"):
+            cap = getattr(self, name)
+            good = cap is None or 1e-3 <= cap <= 1e6
+            self.require(good, f"{name} is {cap}; it must be 0.001 to 1,000,000, or None.")
 
     @property
     def takes_position_ids(self) -> bool:
@@ -77,7 +92,13 @@ class TextConfig(SequenceConfig):
 
     def language(self, stage: str) -> LanguageConfig:
         """The head that says the next word."""
-        return LanguageConfig(d_model=self.d_model, vocab_size=self.vocab_size, stage=stage, seen=self.visible_prefix)
+        return LanguageConfig(
+            d_model=self.d_model,
+            vocab_size=self.vocab_size,
+            stage=stage,
+            seen=self.visible_prefix,
+            soft_cap=self.logit_cap,
+        )
 
 
 def text_input_config(
@@ -165,7 +186,9 @@ class TextEncoderConfig(TextConfig, TransformerConfig):
 
     uses: ClassVar[tuple[HeadName, ...]] = ("base", "masked", "classify", "tag", "span", "choice")
     # Head -> the activation of the dense layer over the first token, where there is one.
-    pools: ClassVar[Mapping[str, str]] = {"base": "tanh", "pretraining": "tanh", "classify": "tanh", "choice": "tanh"}
+    pools: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("base", "pretraining", "next_sentence", "classify", "choice"), "tanh"
+    )
     drops_first: ClassVar[bool] = False  # dropout before that layer too
     word_activation: ClassVar[str | None] = None  # before the words; None: the model's own
 
@@ -177,6 +200,11 @@ class TextEncoderConfig(TextConfig, TransformerConfig):
     @property
     def takes_position_ids(self) -> bool:
         return self.kinds[0] in ("learned", "sinusoidal", "network")
+
+    def pooler(self, use: str) -> PoolerConfig | None:
+        """The dense layer over the first token; None: there is none."""
+        activation = self.pool_activation(use)
+        return PoolerConfig(d_model=self.d_model, activation=activation) if activation is not None else None
 
     def pool_activation(self, use: str) -> str | None:
         return self.pools.get(use)
@@ -205,7 +233,7 @@ def word_head(config: TextEncoderConfig, inputs: TextInput, field: str = "logits
     return LanguageHead(settings, inputs.words if config.tied else None)
 
 
-def pair_head(config: TextEncoderConfig, pool: PoolerConfig | None) -> ClassificationHead:
+def pair_head(config: TextEncoderConfig, pool: PoolerConfig | None, alone: bool = False) -> ClassificationHead:
     """Whether one sentence follows the other (BERT's second loss)."""
     settings = ClassificationConfig(
         d_model=config.d_model,
@@ -213,8 +241,8 @@ def pair_head(config: TextEncoderConfig, pool: PoolerConfig | None) -> Classific
         stage="encoder",
         pool=pool,
         problem="single_label_classification",
-        field="seq_relationship_logits",
-        label_name="next_sentence_label",
+        field="logits" if alone else "seq_relationship_logits",
+        label_name="labels" if alone else "next_sentence_label",
     )
     return ClassificationHead(settings)
 
@@ -222,14 +250,15 @@ def pair_head(config: TextEncoderConfig, pool: PoolerConfig | None) -> Classific
 def text_heads(config: TextEncoderConfig, inputs: TextInput) -> dict[str, Head]:
     """The head that the settings name."""
     use, dropout = config.head, config.use_dropout(config.head)
-    activation = config.pool_activation(use)
-    pool = PoolerConfig(d_model=config.d_model, activation=activation) if activation is not None else None
+    pool = config.pooler(use)
     if use == "base":
         return {"embed": EmbeddingHead("encoder", pool)}
     if use == "masked":
         return {"words": word_head(config, inputs)}
     if use == "pretraining":
         return {"words": word_head(config, inputs, "prediction_logits"), "pair": pair_head(config, pool)}
+    if use == "next_sentence":
+        return {"pair": pair_head(config, pool, alone=True)}
     if use == "replaced_tokens":
         return {"replaced": ReplacedTokenHead(config.d_model, config.activation, "encoder")}
     classify = ClassificationConfig(

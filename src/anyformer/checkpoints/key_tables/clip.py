@@ -7,20 +7,12 @@ import re
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from anyformer.checkpoints.hf_config import read_config
-from anyformer.checkpoints.key_table import (
-    PICTURES,
-    ConfigField,
-    Key,
-    KeyTable,
-    activation,
-    each_layer,
-    strip_prefix,
-    weight_and_bias,
-    weights_and_biases,
-    with_defaults,
-)
-from anyformer.recipes.clip import CLIPConfig, CLIPTextConfig, CLIPVisionConfig
+from anyformer.checkpoints.key_table import PICTURES, ConfigField, KeyTable, activation, with_defaults
+from anyformer.checkpoints.names import Name, by_names, under
+from anyformer.recipes.clip import CLIPConfig
 
 _LAYER = {
     "self.query": "self_attn.q_proj",
@@ -34,51 +26,46 @@ _LAYER = {
 }
 
 
-def _layers(n: int, stage: str, theirs: str) -> list[Key]:
-    block, layer = f"{stage}.blocks.{{i}}", f"{theirs}encoder.layers.{{i}}"
-    return each_layer(n, weights_and_biases(block, layer, _LAYER))
+def text_names(theirs: str) -> dict[str, Any]:
+    return {
+        "text.inputs.words": f"{theirs}.embeddings.token_embedding",
+        "text.inputs.positions": f"{theirs}.embeddings.position_embedding",
+        **under("text.blocks.{i}", f"{theirs}.encoder.layers.{{i}}", _LAYER),
+        "text.final_norm": f"{theirs}.final_layer_norm",
+        "*.project": "text_projection",
+    }
 
 
-def text_keys(config: CLIPTextConfig, theirs: str = "text_model.", head: str = "") -> list[Key]:
-    rows = [
-        Key("text.inputs.words.weight", f"{theirs}embeddings.token_embedding.weight"),
-        Key("text.inputs.positions.weight", f"{theirs}embeddings.position_embedding.weight"),
-        *_layers(config.n_layers, "text", theirs),
-        *weight_and_bias("text.final_norm", f"{theirs}final_layer_norm"),
-    ]
-    projection = Key(f"{head or config.head}.project.weight", "text_projection.weight")
-    return [*rows, projection] if head or config.head == "embed" else rows
+def _patch(config: Any, ours: Tensor) -> tuple[int, ...]:
+    config = getattr(config, "vision", config)
+    return (config.d_model, config.n_channels, *config.patch_size)
 
 
-def vision_inputs(config: CLIPVisionConfig, theirs: str) -> list[Key]:
+def vision_names(theirs: str) -> dict[str, Any]:
     """The image's tower without its last norm."""
-    width, ours, embeddings = config.d_model, "vision.inputs", f"{theirs}embeddings"
-    patch = (width, config.n_channels, *config.patch_size)
-    return [
-        Key(f"{ours}.class_token.weight", f"{embeddings}.class_embedding", "reshape", (width,)),
-        Key(f"{ours}.patches.weight", f"{embeddings}.patch_embedding.weight", "reshape", patch),
-        Key(f"{ours}.positions.weight", f"{embeddings}.position_embedding.weight"),
-        *weight_and_bias(f"{ours}.norm", f"{theirs}pre_layrnorm"),
-        *_layers(config.n_layers, "vision", theirs),
-    ]
+    embeddings = f"{theirs}.embeddings"
+    return {
+        "vision.inputs.class_token.weight": Name(f"{embeddings}.class_embedding", lambda config, ours: (ours.numel(),)),
+        "vision.inputs.patches": Name(f"{embeddings}.patch_embedding", _patch),
+        "vision.inputs.positions": f"{embeddings}.position_embedding",
+        "vision.inputs.norm": f"{theirs}.pre_layrnorm",
+        **under("vision.blocks.{i}", f"{theirs}.encoder.layers.{{i}}", _LAYER),
+    }
 
 
-def vision_keys(config: CLIPVisionConfig, theirs: str = "vision_model.", head: str = "") -> list[Key]:
-    place = head or config.head
-    rows = [*vision_inputs(config, theirs), *weight_and_bias(f"{place}.norm", f"{theirs}post_layernorm")]
-    projection = Key(f"{place}.project.weight", "visual_projection.weight")
-    return [*rows, projection] if head or config.head == "embed" else rows
-
-
-def keys(config: CLIPConfig) -> list[Key]:
-    scale = Key("match.scale", "logit_scale")
-    return [*text_keys(config.text, head="match.text"), *vision_keys(config.vision, head="match.image"), scale]
-
-
-def _tower_leftovers(config: CLIPTextConfig | CLIPVisionConfig) -> tuple[str, ...]:
-    return (r"position_ids$", r"^(text|visual)_projection\.") if config.head == "base" else (r"position_ids$",)
-
-
+NAMES = {
+    **text_names("text_model"),
+    **vision_names("vision_model"),
+    "match.text.project": "text_projection",
+    "match.image.norm": "vision_model.post_layernorm",
+    "match.image.project": "visual_projection",
+    "match.scale": "logit_scale",
+}
+_VISION_NAMES = {
+    **vision_names("vision_model"),
+    "*.norm": "vision_model.post_layernorm",
+    "*.project": "visual_projection",
+}
 _FIELDS = (
     ConfigField("n_layers", "num_hidden_layers", 12),
     activation("hidden_act", "quick_gelu"),
@@ -87,6 +74,7 @@ _FIELDS = (
     ConfigField("d_shared", "projection_dim", 512),
     ConfigField("init_std", "initializer_range", 0.02),
 )
+_PROJECTIONS = (r"^(text|visual)_projection\.",)
 _INERT = frozenset({"initializer_factor", "dropout"})
 
 TEXT = KeyTable(
@@ -103,11 +91,8 @@ TEXT = KeyTable(
         ConfigField("padding", "pad_token_id", 1),
         ConfigField("end", "eos_token_id", 49407),
     ),
-    keys=text_keys,
+    **by_names("clip-text", text_names("text_model"), prefix="text_model", ignored=_PROJECTIONS),
     ignored_fields=_INERT,
-    aliases=((r"^(embeddings|encoder|final_layer_norm)\.", r"text_model.\1."),),
-    ignored_keys=_tower_leftovers,
-    rename=strip_prefix("text_model."),
 )
 
 VISION = KeyTable(
@@ -121,11 +106,8 @@ VISION = KeyTable(
         ConfigField("d_hidden", "intermediate_size", 3072),
         *with_defaults(PICTURES, patch_size=32),
     ),
-    keys=vision_keys,
+    **by_names("clip-vision", _VISION_NAMES, prefix="vision_model", ignored=_PROJECTIONS),
     ignored_fields=_INERT,
-    aliases=((r"^(embeddings|encoder|pre_layrnorm|post_layernorm)\.", r"vision_model.\1."),),
-    ignored_keys=_tower_leftovers,
-    rename=strip_prefix("vision_model."),
 )
 
 
@@ -164,9 +146,8 @@ TABLE = KeyTable(
         ConfigField("d_shared", "projection_dim", 512),
         ConfigField("log_scale", "logit_scale_init_value", 2.6592),
     ),
-    keys=keys,
+    **by_names("clip", NAMES),
     ignored_fields=frozenset({"initializer_factor", "text_config_dict", "vision_config_dict"}),
     upgrade_config=_older,
-    ignored_keys=lambda config: (r"position_ids$",),
     extra_fields=_extras,
 )

@@ -5,17 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from anyformer.checkpoints.key_table import (
-    LABELS,
-    ConfigField,
-    Key,
-    KeyTable,
-    each_layer,
-    weight_and_bias,
-    with_defaults,
-)
-from anyformer.checkpoints.key_tables.marian import SIDES, layer
+from anyformer.checkpoints.key_table import LABELS, ConfigField, KeyTable, with_defaults
+from anyformer.checkpoints.key_tables.marian import SIDES, layers
 from anyformer.checkpoints.key_tables.resnet import read_net, resnet_keys, write_net
+from anyformer.checkpoints.names import Name, by_names
 from anyformer.errors import ConfigError
 from anyformer.layers.resnet import ResNetConfig
 from anyformer.recipes.detr import DETRConfig
@@ -30,25 +23,18 @@ _TIMM = {
 }
 
 
-def keys(config: DETRConfig) -> list[Key]:
-    ours, projection = "encoder.inputs", "model.input_projection"
-    places = []
-    if config.positions == "learned":
-        for name in ("row", "column"):
-            places.append(Key(f"{ours}.positions.{name}", f"model.position_embedding.{name}_embeddings.weight"))
-    shape = (config.d_model, config.backbone.d_out, 1, 1)
-    return [
-        *resnet_keys(config.backbone, f"{ours}.resnet", _BACKBONE),
-        *places,
-        Key(f"{ours}.project.weight", f"{projection}.weight", "reshape", shape),
-        Key(f"{ours}.project.bias", f"{projection}.bias"),
-        Key("decoder.inputs.vectors.weight", "model.query_position_embeddings.weight"),
-        *each_layer(config.n_layers, layer("encoder")),
-        *each_layer(config.n_decoder_layers, layer("decoder")),
-        *weight_and_bias("decoder.final_norm", "model.decoder.layernorm"),
-        *weight_and_bias("boxes.classes", "class_labels_classifier"),
-        *[key for i in range(3) for key in weight_and_bias(f"boxes.boxes.{i}", f"bbox_predictor.layers.{i}")],
-    ]
+NAMES = {
+    "encoder.inputs.positions.row": "model.position_embedding.row_embeddings.weight",
+    "encoder.inputs.positions.column": "model.position_embedding.column_embeddings.weight",
+    "encoder.inputs.project.weight": Name("model.input_projection.weight", lambda config, ours: (*ours.shape, 1, 1)),
+    "encoder.inputs.project.bias": "model.input_projection.bias",
+    "decoder.inputs.vectors": "model.query_position_embeddings",
+    **layers("encoder"),
+    **layers("decoder"),
+    "decoder.final_norm": "model.decoder.layernorm",
+    "boxes.classes": "class_labels_classifier",
+    **{f"boxes.boxes.{i}": f"bbox_predictor.layers.{i}" for i in range(3)},
+}
 
 
 def _from_timm(found: re.Match[str]) -> str:
@@ -152,10 +138,28 @@ def _whole(value: float) -> float | int:
     return int(value) if value == int(value) else value
 
 
+_ALIASES: tuple[tuple[str, Any], ...] = (
+    (r"^(backbone|input_projection|position_embedding|query_position_embeddings|encoder|decoder)\.", r"model.\1."),
+    (r"^model\.backbone\.model\.", f"{_BACKBONE}."),
+    (rf"^{re.escape(_BACKBONE)}\.conv1\.", f"{_BACKBONE}.embedder.embedder.convolution."),
+    (rf"^{re.escape(_BACKBONE)}\.bn1\.", f"{_BACKBONE}.embedder.embedder.normalization."),
+    (rf"^{re.escape(_BACKBONE)}\.layer(\d+)\.(\d+)\.(conv|bn|downsample\.)(\d+)\.(.*)$", _from_timm),
+    (r"\.o_proj\.", ".out_proj."),
+    (r"\.mlp\.(fc[12])\.", r".\1."),
+)
+
+_PLAIN = {"stem": None, "patch_size": None, "anchors": False}
+
+
+def rename(config: DETRConfig, name: str) -> str:
+    name = _to_timm(name) if config.backbone.dilation else name
+    return name.removeprefix("model.") if config.head == "base" else name
+
+
 TABLE = KeyTable(
     family="detr",
     model_type="detr",
-    architectures={"DetrForObjectDetection": {"stem": None, "patch_size": None, "anchors": False}},
+    architectures={"DetrForObjectDetection": {"head": "boxes", **_PLAIN}, "DetrModel": {"head": "base", **_PLAIN}},
     fields=(
         ConfigField("backbone", "backbone_config", None, read_backbone, lambda net: None),
         *with_defaults(
@@ -180,7 +184,13 @@ TABLE = KeyTable(
         ConfigField("no_object_weight", "eos_coefficient", 0.1, float),
         LABELS,
     ),
-    keys=keys,
+    **by_names(
+        "detr",
+        NAMES,
+        special=lambda config: resnet_keys(config.backbone, "encoder.inputs.resnet", _BACKBONE),
+        ignored=(r"num_batches_tracked$",),
+        aliases=_ALIASES,
+    ),
     # Masks' coefficients weigh losses that this class has not; initial spreads and layer drop do not touch a trained
     # model.
     # `dilation` has a meaning only for timm's networks, where `adjust` reads it.
@@ -189,16 +199,7 @@ TABLE = KeyTable(
         " init_xavier_std encoder_layerdrop decoder_layerdrop mask_loss_coefficient dice_loss_coefficient"
         " classifier_dropout max_position_embeddings num_hidden_layers scale_embedding".split()
     ),
-    aliases=(
-        (r"^model\.backbone\.model\.", f"{_BACKBONE}."),
-        (rf"^{re.escape(_BACKBONE)}\.conv1\.", f"{_BACKBONE}.embedder.embedder.convolution."),
-        (rf"^{re.escape(_BACKBONE)}\.bn1\.", f"{_BACKBONE}.embedder.embedder.normalization."),
-        (rf"^{re.escape(_BACKBONE)}\.layer(\d+)\.(\d+)\.(conv|bn|downsample\.)(\d+)\.(.*)$", _from_timm),
-        (r"\.o_proj\.", ".out_proj."),
-        (r"\.mlp\.(fc[12])\.", r".\1."),
-    ),
-    ignored_keys=lambda config: (r"num_batches_tracked$",),
-    rename=lambda config, name: _to_timm(name) if config.backbone.dilation else name,
+    rename=rename,
     upgrade_config=adjust,
     extra_fields=write_backbone,
 )

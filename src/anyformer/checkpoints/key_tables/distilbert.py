@@ -2,20 +2,9 @@
 
 from __future__ import annotations
 
-from anyformer.checkpoints.key_table import (
-    LABELS,
-    PROBLEM,
-    ConfigField,
-    Key,
-    KeyTable,
-    activation,
-    each_layer,
-    strip_prefix,
-    weight_and_bias,
-    weights_and_biases,
-)
-from anyformer.checkpoints.key_tables.bert import OLD_BUFFERS, SPELLINGS, classes, heads, inputs
-from anyformer.recipes.distilbert import DistilBERTConfig
+from anyformer.checkpoints.key_table import LABELS, PROBLEM, ConfigField, KeyTable, activation
+from anyformer.checkpoints.key_tables.bert import SPELLINGS, body, classes
+from anyformer.checkpoints.names import by_names
 
 _LAYER = {
     "self.query": "attention.q_lin",
@@ -29,27 +18,14 @@ _LAYER = {
 }
 
 
-def keys(config: DistilBERTConfig) -> list[Key]:
-    use = config.head
-    also = ("vocab_projector.weight",) if config.tied and use == "masked" else ()
-    rows = [
-        *inputs("distilbert.embeddings", ("words", "positions"), also),
-        *each_layer(
-            config.n_layers, weights_and_biases("encoder.blocks.{i}", "distilbert.transformer.layer.{i}", _LAYER)
-        ),
-    ]
-    if use == "masked":
-        rows += [*weight_and_bias("words.dense", "vocab_transform"), *weight_and_bias("words.norm", "vocab_layer_norm")]
-        rows += [Key("words.bias", "vocab_projector.bias")]
-        rows += [] if config.tied else [Key("words.words.weight", "vocab_projector.weight")]
-    if use in ("classify", "choice"):
-        rows += weight_and_bias(f"{use}.pool", "pre_classifier")
-    return rows + heads(use)
-
-
-def ignored_keys(config: DistilBERTConfig) -> tuple[str, ...]:
-    return (OLD_BUFFERS, *([] if config.head == "masked" else [r"^vocab_"]))
-
+NAMES = {
+    **body("distilbert", _LAYER, "transformer.layer"),
+    "words.dense": "vocab_transform",
+    "words.norm": "vocab_layer_norm",
+    "words.words": "vocab_projector",
+    "words.bias": "vocab_projector.bias",
+    "*.pool": "pre_classifier",
+}
 
 TABLE = KeyTable(
     family="distilbert",
@@ -72,9 +48,6 @@ TABLE = KeyTable(
         LABELS,
         PROBLEM,
     ),
-    keys=keys,
+    **by_names("distilbert", NAMES, prefix="distilbert", aliases=SPELLINGS),
     ignored_fields=frozenset({"sinusoidal_pos_embds", "tie_weights_", "output_past"}),
-    aliases=(*SPELLINGS, (r"^(embeddings|transformer)\.", r"distilbert.\1.")),
-    ignored_keys=ignored_keys,
-    rename=strip_prefix("distilbert."),
 )

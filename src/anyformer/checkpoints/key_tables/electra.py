@@ -4,61 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyformer.checkpoints.key_table import (
-    ConfigField,
-    Key,
-    KeyTable,
-    activation,
-    strip_prefix,
-    weight_and_bias,
-    with_defaults,
-)
-from anyformer.checkpoints.key_tables.bert import (
-    DECODER,
-    FIELDS,
-    OLD_BUFFERS,
-    SPELLINGS,
-    TYPES,
-    classes,
-    inputs,
-    layers,
-)
-from anyformer.checkpoints.key_tables.roberta import heads
+from anyformer.checkpoints.key_table import ConfigField, KeyTable, activation, with_defaults
+from anyformer.checkpoints.key_tables.bert import DECODER, FIELDS, SPELLINGS, TYPES, body, classes
+from anyformer.checkpoints.names import by_names
 from anyformer.errors import ConfigError
-from anyformer.recipes.electra import ELECTRAConfig
 
-_HEADS = {"replaced_tokens": r"^discriminator_predictions\.", "masked": r"^generator_"}
-
-
-def project(d_embedding: int | None, d_model: int, theirs: str) -> list[Key]:
-    """Narrower word vectors are widened behind their norm."""
-    same = d_embedding in (None, d_model)
-    return [] if same else weight_and_bias("encoder.inputs.project", f"{theirs}.embeddings_project")
-
-
-def keys(config: ELECTRAConfig) -> list[Key]:
-    use, words = config.head, "generator_lm_head"
-    also = (f"{words}.weight",) if config.tied and use == "masked" else ()
-    rows = [
-        *inputs("electra.embeddings", ("words", "positions", "types"), also),
-        *project(config.d_embedding, config.d_model, "electra"),
-        *layers(config.n_layers, "electra.encoder.layer.{i}", config.cross_attention),
-    ]
-    if use == "masked":
-        rows += weight_and_bias("words.dense", "generator_predictions.dense")
-        rows += weight_and_bias("words.norm", "generator_predictions.LayerNorm")
-        rows += [Key("words.bias", f"{words}.bias")]
-        rows += [] if config.tied else [Key("words.words.weight", f"{words}.weight")]
-    if use == "replaced_tokens":
-        rows += weight_and_bias("replaced.dense", "discriminator_predictions.dense")
-        rows += weight_and_bias("replaced.answer", "discriminator_predictions.dense_prediction")
-    if use == "choice":
-        rows += weight_and_bias("choice.pool", "sequence_summary.summary")
-    return rows + heads(use)
-
-
-def ignored_keys(config: ELECTRAConfig) -> tuple[str, ...]:
-    return (OLD_BUFFERS, *(pattern for use, pattern in _HEADS.items() if use != config.head))
+NAMES = {
+    **body("electra"),
+    "words.dense": "generator_predictions.dense",
+    "words.norm": "generator_predictions.LayerNorm",
+    "words.words": "generator_lm_head",
+    "words.bias": "generator_lm_head.bias",
+    "replaced.dense": "discriminator_predictions.dense",
+    "replaced.answer": "discriminator_predictions.dense_prediction",
+    "classify.pool": "classifier.dense",
+    "classify.classes": "classifier.out_proj",
+    "choice.pool": "sequence_summary.summary",
+}
 
 
 def adjust(config: dict[str, Any]) -> dict[str, Any]:
@@ -85,12 +47,9 @@ TABLE = KeyTable(
         ConfigField("choice_dropout", "summary_last_dropout", 0.1),
         ConfigField("padding", "pad_token_id", 0),
     ),
-    keys=keys,
+    **by_names("electra", NAMES, prefix="electra", aliases=SPELLINGS),
     required_values={"position_embedding_type": ("absolute",)},
     ignored_fields=frozenset({"summary_type", "summary_use_proj"}),
-    aliases=(*SPELLINGS, (r"^(embeddings|embeddings_project|encoder)\.", r"electra.\1.")),
-    ignored_keys=ignored_keys,
     upgrade_config=adjust,
     extra_fields=lambda config, today: {"embedding_size": config.width},
-    rename=strip_prefix("electra."),
 )

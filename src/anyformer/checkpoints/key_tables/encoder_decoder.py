@@ -27,7 +27,7 @@ def table_of(kind: Any) -> KeyTable:
 
 def architecture(table: KeyTable, name: str) -> str:
     """The class of a side: the bare encoder, the decoder that speaks."""
-    wanted = {"encoder": ("base",), "decoder": ("masked", None)}[name]
+    wanted = {"encoder": ("base",), "decoder": ("masked", "language", None)}[name]
     for use in wanted:
         for theirs, ours in table.architectures.items():
             if ours.get("head") == use:

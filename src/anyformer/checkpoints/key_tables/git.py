@@ -4,19 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from anyformer.checkpoints.key_table import (
-    ENCODER,
-    ConfigField,
-    Key,
-    KeyTable,
-    first,
-    lm_head_keys,
-    vectors,
-    weight_and_bias,
-    with_defaults,
-)
+from anyformer.checkpoints.key_table import ENCODER, ConfigField, KeyTable, first, with_defaults
 from anyformer.checkpoints.key_tables import clip
-from anyformer.checkpoints.key_tables.bert import layers
+from anyformer.checkpoints.key_tables.bert import body
+from anyformer.checkpoints.names import Names, batch_of_one, by_names
 from anyformer.recipes.git import GITConfig
 
 _VISION = replace(
@@ -27,34 +18,31 @@ _VISION = replace(
 )
 
 
-def keys(config: GITConfig) -> list[Key]:
-    tower, width = "git.image_encoder.vision_model.", config.vision.d_model
-    inputs, connect = "decoder.inputs", "git.visual_projection.visual_projection"
-    rows = [
-        *clip.vision_inputs(config.vision, tower),
-        *weight_and_bias("vision.final_norm", f"{tower}post_layernorm"),
-        Key(f"{inputs}.positions.weight", "git.embeddings.position_embeddings.weight"),
-        *weight_and_bias(f"{inputs}.norm", "git.embeddings.LayerNorm"),
-        *weight_and_bias(f"{inputs}.connect", f"{connect}.0"),
-        *weight_and_bias(f"{inputs}.connect_norm", f"{connect}.1"),
-        *lm_head_keys(config.tied, "git.embeddings.word_embeddings.weight", "output.weight"),
-        *layers(config.n_layers, "git.encoder.layer.{i}", side="decoder"),
-        Key("language.bias", "output.bias"),
-    ]
-    for i in range(config.n_frames or 0):
-        rows.append(vectors(f"{inputs}.frames.{i}.weight", f"git.img_temporal_embedding.{i}", 1, width))
-    return rows
+_CONNECT, _TOWER = "git.visual_projection.visual_projection", "git.image_encoder.vision_model"
+_BERT = body("git")
 
 
-def ignored_keys(config: GITConfig) -> tuple[str, ...]:
-    frames = () if config.n_frames else (r"^git\.img_temporal_embedding\.",)
-    return (r"position_ids$", *frames)
+def names(config: GITConfig) -> Names:
+    inside = [ours for ours in _BERT if ours.startswith("encoder.") and not ours.endswith((".types", ".project"))]
+    times = range(config.n_frames or 0)
+    return {
+        **clip.vision_names(_TOWER),
+        "vision.final_norm": f"{_TOWER}.post_layernorm",
+        **{f"decoder.{ours.removeprefix('encoder.')}": _BERT[ours] for ours in inside},
+        "decoder.inputs.connect": f"{_CONNECT}.0",
+        "decoder.inputs.connect_norm": f"{_CONNECT}.1",
+        **{f"decoder.inputs.frames.{i}.weight": batch_of_one(f"git.img_temporal_embedding.{i}") for i in times},
+        "language.words": "output",
+        "language.bias": "output.bias",
+    }
 
+
+_ALIASES = ((r"^(embeddings|encoder|image_encoder|visual_projection|img_temporal_embedding)\.", r"git.\1."),)
 
 TABLE = KeyTable(
     family="git",
     model_type="git",
-    architectures={"GitForCausalLM": {}},
+    architectures={"GitForCausalLM": {"head": "language"}, "GitModel": {"head": "base"}},
     fields=(
         clip.part("vision", _VISION, "GitVisionModel"),
         *with_defaults(ENCODER, num_hidden_layers=6, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1),
@@ -66,7 +54,6 @@ TABLE = KeyTable(
         ConfigField("begin", "bos_token_id", 101),
         ConfigField("end", "eos_token_id", 102, read=first),
     ),
-    keys=keys,
+    **by_names("git", names, prefix="git", aliases=_ALIASES, ignored=(r"^git\.img_temporal_embedding\.",)),
     required_values={"position_embedding_type": ("absolute",)},
-    ignored_keys=ignored_keys,
 )

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
-from anyformer.checkpoints.key_table import ConfigField, Key, KeyTable, with_defaults
+from anyformer.checkpoints.key_table import ConfigField, KeyTable, decoder_classes, with_defaults
 from anyformer.checkpoints.key_tables import gpt2
+from anyformer.checkpoints.names import by_names
 from anyformer.errors import ConfigError
-from anyformer.recipes.gpt2 import GPT2Config
 
 _NAMES = {
-    "transformer.wte.weight": "transformer.tokens_embed.weight",
-    "transformer.wpe.weight": "transformer.positions_embed.weight",
+    **{ours: theirs for ours, theirs in gpt2.NAMES.items() if ours != "decoder.final_norm"},
+    "decoder.inputs.words": "transformer.tokens_embed",
+    "decoder.inputs.positions": "transformer.positions_embed",
 }
 _ACTIVATIONS = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}
-_FIXED = {"d_hidden": None, "score": "scaled", "scale_by_depth": False, "cross_attention": False}
-
-
-def keys(config: GPT2Config) -> list[Key]:
-    rows = [replace(key, theirs=_NAMES.get(key.theirs, key.theirs)) for key in gpt2.keys(config)]
-    return [key for key in rows if not key.theirs.startswith("transformer.ln_f.")]
+_FIXED: dict[str, Any] = {"d_hidden": None, "score": "scaled", "scale_by_depth": False, "cross_attention": False}
 
 
 def _read_activation(name: Any) -> str:
@@ -39,13 +34,11 @@ def _write_activation(name: str) -> str:
 TABLE = KeyTable(
     family="gpt1",
     model_type="openai-gpt",
-    architectures={"OpenAIGPTLMHeadModel": _FIXED},
+    architectures=decoder_classes("OpenAIGPT", language="LMHeadModel", **_FIXED),
     fields=(
         *with_defaults(gpt2.TABLE.fields, without=("activation", *_FIXED), vocab_size=40478, n_positions=512),
         ConfigField("activation", "afn", "gelu", _read_activation, _write_activation),
     ),
-    keys=keys,
+    **by_names("gpt1", _NAMES, prefix="transformer", turned=True, ignored=(r"attn\.bias$",)),
     ignored_fields=gpt2.TABLE.ignored_fields | {"predict_special_tokens"},
-    aliases=((r"^(tokens_embed|positions_embed|h)\.", r"transformer.\1."),),
-    ignored_keys=lambda config: (r"attn\.bias$", r"position_ids$"),
 )

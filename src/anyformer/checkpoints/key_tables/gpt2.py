@@ -4,42 +4,32 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyformer.checkpoints.key_table import (
-    ConfigField,
-    Key,
-    KeyTable,
-    activation,
-    each_layer,
-    lm_head_keys,
-    weight_and_bias,
-)
+from anyformer.checkpoints.key_table import LABELS, PROBLEM, ConfigField, KeyTable, activation, decoder_classes
+from anyformer.checkpoints.names import by_names, under
 from anyformer.errors import ConfigError
 from anyformer.recipes.gpt2 import GPT2Config
 
-
-def keys(config: GPT2Config) -> list[Key]:
-    block, theirs = "decoder.blocks.{i}", "transformer.h.{i}"
-    layer = [
-        *weight_and_bias(f"{block}.self.norm", f"{theirs}.ln_1"),
-        *weight_and_bias(f"{block}.self.qkv", f"{theirs}.attn.c_attn", "transpose"),
-        *weight_and_bias(f"{block}.self.out", f"{theirs}.attn.c_proj", "transpose"),
-        *weight_and_bias(f"{block}.feedforward.norm", f"{theirs}.ln_2"),
-        *weight_and_bias(f"{block}.feedforward.up", f"{theirs}.mlp.c_fc", "transpose"),
-        *weight_and_bias(f"{block}.feedforward.down", f"{theirs}.mlp.c_proj", "transpose"),
-    ]
-    if config.cross_attention:
-        layer += [
-            *weight_and_bias(f"{block}.cross.norm", f"{theirs}.ln_cross_attn"),
-            *weight_and_bias(f"{block}.cross.query", f"{theirs}.crossattention.q_attn", "transpose"),
-            *weight_and_bias(f"{block}.cross.kv", f"{theirs}.crossattention.c_attn", "transpose"),
-            *weight_and_bias(f"{block}.cross.out", f"{theirs}.crossattention.c_proj", "transpose"),
-        ]
-    return [
-        *lm_head_keys(config.tied, "transformer.wte.weight"),
-        Key("decoder.inputs.positions.weight", "transformer.wpe.weight"),
-        *each_layer(config.n_layers, layer),
-        *weight_and_bias("decoder.final_norm", "transformer.ln_f"),
-    ]
+LAYER = {
+    "self.norm": "ln_1",
+    "self.qkv": "attn.c_attn",
+    "self.out": "attn.c_proj",
+    "cross.norm": "ln_cross_attn",
+    "cross.query": "crossattention.q_attn",
+    "cross.kv": "crossattention.c_attn",
+    "cross.out": "crossattention.c_proj",
+    "feedforward.norm": "ln_2",
+    "feedforward.up": "mlp.c_fc",
+    "feedforward.down": "mlp.c_proj",
+}
+NAMES = {
+    "decoder.inputs.words": "transformer.wte",
+    "decoder.inputs.positions": "transformer.wpe",
+    **under("decoder.blocks.{i}", "transformer.h.{i}", LAYER),
+    "decoder.final_norm": "transformer.ln_f",
+    "language.words": "lm_head",
+    "classify.classes": "score",
+}
+BUFFERS = (r"attn\.(bias|masked_bias)$", r"crossattention\.(bias|masked_bias)$")
 
 
 IDS = ("bos_token_id", "eos_token_id")
@@ -65,7 +55,7 @@ def ids(config: GPT2Config, today: dict[str, Any]) -> dict[str, Any]:
 TABLE = KeyTable(
     family="gpt2",
     model_type="gpt2",
-    architectures={"GPT2LMHeadModel": {}},
+    architectures=decoder_classes("GPT2", language="LMHeadModel"),
     fields=(
         ConfigField("n_layers", "n_layer", 12),
         ConfigField("d_model", "n_embd", 768),
@@ -82,16 +72,16 @@ TABLE = KeyTable(
         ConfigField("scale_by_depth", "scale_attn_by_inverse_layer_idx", False),
         ConfigField("cross_attention", "add_cross_attention", False),
         ConfigField("tied", "tie_word_embeddings", True),
+        LABELS,
+        PROBLEM,
     ),
-    keys=keys,
+    **by_names("gpt2", NAMES, prefix="transformer", turned=True, ignored=BUFFERS),
     # reorder_and_upcast_attn raises the precision of half-precision scores; the summary fields are of another head;
     # GPT-2 is a decoder whatever is_decoder says.
     ignored_fields=frozenset(
         "is_decoder reorder_and_upcast_attn n_ctx summary_type summary_use_proj summary_activation"
         " summary_proj_to_labels summary_first_dropout".split()
     ),
-    aliases=((r"^(wte|wpe|h|ln_f)\.", r"transformer.\1."),),
     extra_fields=ids,
     nulls=frozenset(IDS),
-    ignored_keys=lambda config: (r"attn\.(bias|masked_bias)$", r"crossattention\.(bias|masked_bias)$"),
 )

@@ -4,19 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyformer.checkpoints.key_table import (
-    ConfigField,
-    Key,
-    KeyTable,
-    activation,
-    each_layer,
-    lm_head_keys,
-    weight_and_bias,
-)
+from anyformer.checkpoints.key_table import LABELS, PROBLEM, ConfigField, KeyTable, activation, decoder_classes
 from anyformer.checkpoints.key_tables.llama import read_end, write_end
 from anyformer.checkpoints.key_tables.rope import gather, read_rope, write_rope
+from anyformer.checkpoints.names import Name, Names, by_names, under
 from anyformer.core.rope import RopeConfig
-from anyformer.recipes.gptneox import GPTNeoXConfig
 
 _gather = gather("rotary_emb_base", "rotary_pct")
 
@@ -25,24 +17,23 @@ def _write_rope(ropes: tuple[RopeConfig, ...]) -> Any:
     return write_rope(ropes[0])
 
 
-def keys(config: GPTNeoXConfig) -> list[Key]:
-    block, theirs = "decoder.blocks.{i}", "gpt_neox.layers.{i}"
-    by_head = (config.n_heads, 3, config.d_model // config.n_heads)
-    fused = f"{theirs}.attention.query_key_value"
-    kinds = ("weight", "bias") if config.qkv_bias else ("weight",)
-    layer = [
-        *weight_and_bias(f"{block}.self.norm", f"{theirs}.input_layernorm"),
-        *weight_and_bias(f"{block}.feedforward.norm", f"{theirs}.post_attention_layernorm"),
-        *(Key(f"{block}.self.qkv.{kind}", f"{fused}.{kind}", "rows", by_head, axes=(1, 0, 2)) for kind in kinds),
-        *(Key(f"{block}.self.out.{kind}", f"{theirs}.attention.dense.{kind}") for kind in kinds),
-        *weight_and_bias(f"{block}.feedforward.up", f"{theirs}.mlp.dense_h_to_4h"),
-        *weight_and_bias(f"{block}.feedforward.down", f"{theirs}.mlp.dense_4h_to_h"),
-    ]
-    return [
-        *lm_head_keys(config.tied, "gpt_neox.embed_in.weight"),
-        *each_layer(config.n_layers, layer),
-        *weight_and_bias("decoder.final_norm", "gpt_neox.final_layer_norm"),
-    ]
+_LAYER: Names = {
+    "self.norm": "input_layernorm",
+    "self.qkv": Name(
+        "attention.query_key_value", lambda config, ours: (config.n_heads, 3, config.head_width), "rows", (1, 0, 2)
+    ),
+    "self.out": "attention.dense",
+    "feedforward.norm": "post_attention_layernorm",
+    "feedforward.up": "mlp.dense_h_to_4h",
+    "feedforward.down": "mlp.dense_4h_to_h",
+}
+NAMES = {
+    "decoder.inputs.words": "gpt_neox.embed_in",
+    **under("decoder.blocks.{i}", "gpt_neox.layers.{i}", _LAYER),
+    "decoder.final_norm": "gpt_neox.final_layer_norm",
+    "language.words": "lm_head",
+    "classify.classes": "score",
+}
 
 
 def adjust(config: dict[str, Any]) -> dict[str, Any]:
@@ -54,7 +45,7 @@ def adjust(config: dict[str, Any]) -> dict[str, Any]:
 TABLE = KeyTable(
     family="gptneox",
     model_type="gpt_neox",
-    architectures={"GPTNeoXForCausalLM": {}},
+    architectures=decoder_classes("GPTNeoX"),
     fields=(
         ConfigField("n_layers", "num_hidden_layers", 44),
         ConfigField("d_model", "hidden_size", 6144),
@@ -73,10 +64,12 @@ TABLE = KeyTable(
         ConfigField("tied", "tie_word_embeddings", False),
         ConfigField("init_std", "initializer_range", 0.02),
         ConfigField("end", "eos_token_id", 2, read_end, write_end),
+        LABELS,
+        PROBLEM,
     ),
-    keys=keys,
+    **by_names(
+        "gptneox", NAMES, prefix="gpt_neox", ignored=(r"attention\.bias$",), aliases=((r"^embed_out\.", "lm_head."),)
+    ),
     ignored_fields=frozenset({"classifier_dropout", "is_decoder"}),
-    aliases=((r"^embed_out\.", "lm_head."),),
-    ignored_keys=lambda config: (r"attention\.(bias|masked_bias)$", r"rotary_emb\.inv_freq$"),
     upgrade_config=adjust,
 )

@@ -4,26 +4,33 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyformer.checkpoints.key_table import (
-    ConfigField,
-    Key,
-    KeyTable,
-    activation,
-    each_layer,
-    lm_head_keys,
-    weight_and_bias,
-)
+from anyformer.checkpoints.key_table import LABELS, PROBLEM, ConfigField, KeyTable, activation, decoder_classes
 from anyformer.checkpoints.key_tables.rope import gather, read_ropes, write_ropes
+from anyformer.checkpoints.names import by_names, under
 from anyformer.errors import ConfigError
 from anyformer.recipes.llama import LlamaConfig
 
-NORMS = {"self.norm": "input_layernorm", "feedforward.norm": "post_attention_layernorm"}
-SANDWICH = {
+LAYER = {
     "self.norm": "input_layernorm",
-    "self.post_norm": "post_attention_layernorm",
-    "feedforward.norm": "pre_feedforward_layernorm",
-    "feedforward.post_norm": "post_feedforward_layernorm",
+    **{f"self.{role}": f"self_attn.{role[0]}_proj" for role in ("query", "key", "value")},
+    **{f"self.{role}_norm": f"self_attn.{role[0]}_norm" for role in ("query", "key")},
+    "self.out": "self_attn.o_proj",
+    "feedforward.norm": "post_attention_layernorm",
+    **{f"feedforward.{role}": f"mlp.{role}_proj" for role in ("gate", "up", "down")},
 }
+
+
+def names(**layer: str) -> dict[str, Any]:
+    """What all the kin are called, with other names in a layer."""
+    return {
+        "decoder.inputs.words": "model.embed_tokens",
+        **under("decoder.blocks.{i}", "model.layers.{i}", LAYER | layer),
+        "decoder.final_norm": "model.norm",
+        "language.words": "lm_head",
+        "classify.classes": "score",
+    }
+
+
 # What Llama does not have and its kin may: a class can only say what its table maps.
 PLAIN = {
     "norm": "rms",
@@ -36,36 +43,6 @@ PLAIN = {
     "window": None,
     "scale_embedding": False,
 }
-_ATTENTION = {"query": "q_proj", "key": "k_proj", "value": "v_proj"}
-
-
-def _linear(ours: str, theirs: str, bias: bool) -> list[Key]:
-    return weight_and_bias(ours, theirs)[: 2 if bias else 1]
-
-
-def _layer(config: LlamaConfig) -> list[Key]:
-    block, theirs = "decoder.blocks.{i}", "model.layers.{i}"
-    norms = SANDWICH if config.norm_order == "sandwich" else NORMS
-    rows = [Key(f"{block}.{ours}.weight", f"{theirs}.{name}.weight") for ours, name in norms.items()]
-    for role, name in _ATTENTION.items():
-        rows += _linear(f"{block}.self.{role}", f"{theirs}.self_attn.{name}", config.qkv_bias)
-    rows += _linear(f"{block}.self.out", f"{theirs}.self_attn.o_proj", config.out_bias)
-    if config.qk_norm:
-        rows += [
-            Key(f"{block}.self.{role}_norm.weight", f"{theirs}.self_attn.{role[0]}_norm.weight")
-            for role in ("query", "key")
-        ]
-    for role in ("gate", "up", "down"):
-        rows += _linear(f"{block}.feedforward.{role}", f"{theirs}.mlp.{role}_proj", config.hidden_bias)
-    return rows
-
-
-def keys(config: LlamaConfig) -> list[Key]:
-    return [
-        *lm_head_keys(config.tied, "model.embed_tokens.weight"),
-        *each_layer(config.n_layers, _layer(config)),
-        Key("decoder.final_norm.weight", "model.norm.weight"),
-    ]
 
 
 def plain(*mapped: str, **other: Any) -> dict[str, Any]:
@@ -88,10 +65,6 @@ def write_end(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def ignored_keys(config: LlamaConfig) -> tuple[str, ...]:
-    return (r"rotary_emb\.inv_freq$",)
-
-
 def fields(
     *, d_hidden: int, vocab_size: int, max_length: int, n_kv_heads: int | None, d_head: int | None = None
 ) -> tuple[ConfigField, ...]:
@@ -111,6 +84,8 @@ def fields(
         ConfigField("tied", "tie_word_embeddings", False),
         ConfigField("init_std", "initializer_range", 0.02),
         ConfigField("ropes", "rope_parameters", None, read_ropes, write_ropes),
+        LABELS,
+        PROBLEM,
     )
 
 
@@ -120,16 +95,15 @@ IDS = (ConfigField("padding", "pad_token_id", None), ConfigField("end", "eos_tok
 TABLE = KeyTable(
     family="llama",
     model_type="llama",
-    architectures={"LlamaForCausalLM": plain("qkv_bias", "out_bias", "hidden_bias")},
+    architectures=decoder_classes("Llama", **plain("qkv_bias", "out_bias", "hidden_bias")),
     fields=(
         *fields(d_hidden=11008, vocab_size=32000, max_length=2048, n_kv_heads=None),
         *IDS,
         *BIASES,
         ConfigField("hidden_bias", "mlp_bias", False),
     ),
-    keys=keys,
+    **by_names("llama", names(), prefix="model"),
     ignored_fields=frozenset({"pretraining_tp", "is_llama_config", "max_sequence_length"}),  # read by nobody
-    ignored_keys=ignored_keys,
     upgrade_config=gather(),
     extra_fields=one_bias,
 )

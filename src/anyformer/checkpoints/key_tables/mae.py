@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from anyformer.checkpoints.key_table import ENCODER, PICTURES, ConfigField, Key, KeyTable, vectors, weight_and_bias
+from anyformer.checkpoints.key_table import (
+    ENCODER,
+    PICTURES,
+    ConfigField,
+    Key,
+    KeyTable,
+    strip_prefix,
+    vectors,
+    weight_and_bias,
+)
 from anyformer.checkpoints.key_tables.vit import LAYER_ALIASES, cells, vit_inputs, vit_layers
 from anyformer.recipes.mae import MAEConfig
 
@@ -10,10 +19,15 @@ from anyformer.recipes.mae import MAEConfig
 def keys(config: MAEConfig) -> list[Key]:
     n_cells = cells(config)
     width = config.d_decoder
-    return [
+    rows = [
         *vit_inputs(config, config.patch_size, n_cells, "vit.embeddings"),
         *vit_layers(config, "vit.encoder.layer"),
         *weight_and_bias("encoder.final_norm", "vit.layernorm"),
+    ]
+    if config.head == "base":
+        return rows
+    return [
+        *rows,
         *weight_and_bias("decoder.inputs.project", "decoder.decoder_embed"),
         vectors("decoder.inputs.mask_token.weight", "decoder.mask_token", 1, width),
         vectors("decoder.inputs.positions.weight", "decoder.decoder_pos_embed", n_cells + 1, width),
@@ -26,7 +40,7 @@ def keys(config: MAEConfig) -> list[Key]:
 TABLE = KeyTable(
     family="mae",
     model_type="vit_mae",
-    architectures={"ViTMAEForPreTraining": {}},
+    architectures={"ViTMAEForPreTraining": {"head": "pixels"}, "ViTMAEModel": {"head": "base"}},
     fields=(
         *ENCODER,
         ConfigField("n_decoder_layers", "decoder_num_hidden_layers", 8),
@@ -41,7 +55,10 @@ TABLE = KeyTable(
     ),
     keys=keys,
     ignored_fields=frozenset({"encoder_stride"}),
+    ignored_keys=lambda config: (r"^decoder\.",) if config.head == "base" else (),
+    rename=strip_prefix("vit."),
     aliases=(
+        (r"^(embeddings|encoder|layers|layernorm)\.", r"vit.\1."),
         (r"^vit\.layers\.", "vit.encoder.layer."),
         (r"^decoder\.decoder_encoder\.layer\.", "decoder.decoder_layers."),
         *LAYER_ALIASES,

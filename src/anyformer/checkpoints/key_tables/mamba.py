@@ -4,35 +4,27 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyformer.checkpoints.key_table import ConfigField, Key, KeyTable, activation, each_layer, first, lm_head_keys
-from anyformer.recipes.mamba import MambaConfig
+from anyformer.checkpoints.key_table import ConfigField, KeyTable, activation, first
+from anyformer.checkpoints.names import Name, Names, by_names, under
 
-
-def keys(config: MambaConfig) -> list[Key]:
-    mixer, theirs = "decoder.blocks.{i}.mixer", "backbone.layers.{i}.mixer"
-    layer = [
-        Key("decoder.blocks.{i}.mixer.norm.weight", "backbone.layers.{i}.norm.weight"),
-        Key(f"{mixer}.enter.weight", f"{theirs}.in_proj.weight"),
-        Key(f"{mixer}.conv.weight", f"{theirs}.conv1d.weight", "reshape", (config.inner, 1, config.kernel)),
-        Key(f"{mixer}.select.weight", f"{theirs}.x_proj.weight"),
-        Key(f"{mixer}.recurrence.step_weight", f"{theirs}.dt_proj.weight"),
-        Key(f"{mixer}.recurrence.step_bias", f"{theirs}.dt_proj.bias"),
-        Key(f"{mixer}.recurrence.decay", f"{theirs}.A_log"),
-        Key(f"{mixer}.recurrence.skip", f"{theirs}.D"),
-        Key(f"{mixer}.out.weight", f"{theirs}.out_proj.weight"),
-    ]
-    if config.conv_bias:
-        layer.append(Key(f"{mixer}.conv.bias", f"{theirs}.conv1d.bias"))
-    if config.bias:
-        layer += [
-            Key(f"{mixer}.enter.bias", f"{theirs}.in_proj.bias"),
-            Key(f"{mixer}.out.bias", f"{theirs}.out_proj.bias"),
-        ]
-    return [
-        *lm_head_keys(config.tied, "backbone.embeddings.weight"),
-        *each_layer(config.n_layers, layer),
-        Key("decoder.final_norm.weight", "backbone.norm_f.weight"),
-    ]
+_MIXER: Names = {
+    "mixer.norm": "norm",
+    "mixer.enter": "mixer.in_proj",
+    "mixer.conv.weight": Name("mixer.conv1d.weight", lambda config, ours: (config.inner, 1, config.kernel)),
+    "mixer.conv.bias": "mixer.conv1d.bias",
+    "mixer.select": "mixer.x_proj",
+    "mixer.recurrence.step_weight": "mixer.dt_proj.weight",
+    "mixer.recurrence.step_bias": "mixer.dt_proj.bias",
+    "mixer.recurrence.decay": "mixer.A_log",
+    "mixer.recurrence.skip": "mixer.D",
+    "mixer.out": "mixer.out_proj",
+}
+NAMES = {
+    "decoder.inputs.words": "backbone.embeddings",
+    **under("decoder.blocks.{i}", "backbone.layers.{i}", _MIXER),
+    "decoder.final_norm": "backbone.norm_f",
+    "language.words": "lm_head",
+}
 
 
 def _rank(value: Any) -> int | None:
@@ -48,7 +40,7 @@ def _adjust(config: dict[str, Any]) -> dict[str, Any]:
 TABLE = KeyTable(
     family="mamba",
     model_type="mamba",
-    architectures={"MambaForCausalLM": {}},
+    architectures={"MambaForCausalLM": {"head": "language"}, "MambaModel": {"head": "base"}},
     fields=(
         ConfigField("n_layers", "num_hidden_layers", 32),
         ConfigField("d_model", "hidden_size", 768),
@@ -66,7 +58,7 @@ TABLE = KeyTable(
         ConfigField("padding", "pad_token_id", 0),
         ConfigField("end", "eos_token_id", 0, read=first),
     ),
-    keys=keys,
+    **by_names("mamba", NAMES, prefix="backbone", aliases=((r"^(backbone\.)?embedding\.", "backbone.embeddings."),)),
     # How fresh weights are drawn; which of several equal scans transformers takes; in which precision it keeps the
     # residuals of half-precision models; what follows from other fields, or is in published folders and read by nobody.
     ignored_fields=frozenset(
@@ -74,6 +66,5 @@ TABLE = KeyTable(
         " use_mambapy use_associative_scan residual_in_fp32 layer_types d_inner d_model n_layer"
         " fused_add_norm pad_vocab_size_multiple rms_norm ssm_cfg".split()
     ),
-    aliases=((r"^backbone\.embedding\.", "backbone.embeddings."),),
     upgrade_config=_adjust,
 )

@@ -5,59 +5,55 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from anyformer.checkpoints.key_table import (
-    ConfigField,
-    Key,
-    KeyTable,
-    activation,
-    each_layer,
-    first,
-    weights_and_biases,
-)
+from anyformer.checkpoints.key_table import ConfigField, KeyTable, activation, first, strip_prefix
+from anyformer.checkpoints.names import Names, absent, batch_of_one, by_names, under
 from anyformer.recipes.transformer import OriginalTransformerConfig
 
-SOURCE, TARGET = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
-_ATTENTION = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "out_proj"}
+SOURCE, TARGET, SHARED = "model.encoder.embed_tokens", "model.decoder.embed_tokens", "model.shared"
+_ROLES = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "out_proj"}
+PREFIXES = ((r"^(shared|encoder|decoder)\.", r"model.\1."),)
 
 
-def layer(side: str) -> list[Key]:
-    """The rows of one layer, which BART and DETR spell in the same way."""
-    block, theirs = f"{side}.blocks.{{i}}", f"model.{side}.layers.{{i}}"
-    parts = {"self": "self_attn", **({"cross": "encoder_attn"} if side == "decoder" else {})}
-    rows = weights_and_biases(f"{block}.feedforward", theirs, {"up": "fc1", "down": "fc2", "norm": "final_layer_norm"})
-    for ours, name in parts.items():
-        rows += weights_and_biases(f"{block}.{ours}", f"{theirs}.{name}", _ATTENTION)
-        rows += weights_and_biases(f"{block}.{ours}", theirs, {"norm": f"{name}_layer_norm"})
-    return rows
+def layers(side: str) -> dict[str, Any]:
+    """The names of a stack's layers, which BART, Whisper, TrOCR and DETR spell in the same way."""
+    names: dict[str, str] = {"feedforward.up": "fc1", "feedforward.down": "fc2", "feedforward.norm": "final_layer_norm"}
+    for ours, theirs in (("self", "self_attn"), ("cross", "encoder_attn")):
+        names |= {f"{ours}.{role}": f"{theirs}.{name}" for role, name in _ROLES.items()}
+        names[f"{ours}.norm"] = f"{theirs}_layer_norm"
+    return under(f"{side}.blocks.{{i}}", f"model.{side}.layers.{{i}}", names)
 
 
-def words(config: OriginalTransformerConfig, speaks: bool = True) -> list[Key]:
-    """`speaks`: there is an output."""
-    source, target = "encoder.inputs.words.weight", "decoder.inputs.words.weight"
-    if config.tied and config.shared:
-        output = ("lm_head.weight",) if speaks else ()
-        return [Key(source, "model.shared.weight", also=(SOURCE, TARGET, *output))]
-    if config.tied:
-        return [Key(source, SOURCE), Key(target, TARGET, also=("lm_head.weight",))]
-    output_rows = [Key("language.words.weight", "lm_head.weight")] if speaks else []
-    shared = ("model.shared.weight",)  # transformers makes one table of both where it resizes them
-    return [Key(source, SOURCE, also=shared), Key(target, TARGET, also=shared), *output_rows]
+def words(config: OriginalTransformerConfig) -> dict[str, Any]:
+    if config.shared_words:
+        return {"encoder.inputs.words": (SHARED, SOURCE, TARGET), "language.words": "lm_head"}
+    # transformers makes one table of both where it resizes them
+    return {
+        "encoder.inputs.words": (SOURCE, SHARED),
+        "decoder.inputs.words": (TARGET, SHARED),
+        "language.words": "lm_head",
+    }
 
 
-def keys(config: OriginalTransformerConfig) -> list[Key]:
-    return [
-        *words(config),
-        Key("encoder.inputs.positions.weight", "model.encoder.embed_positions.weight", optional=True),
-        Key("decoder.inputs.positions.weight", "model.decoder.embed_positions.weight", optional=True),
-        *each_layer(config.n_layers, layer("encoder")),
-        *each_layer(config.decoder_layers, layer("decoder")),
-        Key("language.bias", "final_logits_bias", "reshape", (1, config.target_words)),
-    ]
+def names(config: OriginalTransformerConfig) -> Names:
+    positions = {f"{side}.inputs.positions": f"model.{side}.embed_positions" for side in ("encoder", "decoder")}
+    leaves_out = config.head != "base"  # a formula gives them, and only the bare class writes them
+    return {
+        **words(config),
+        **{ours: absent(theirs) if leaves_out else theirs for ours, theirs in positions.items()},
+        **layers("encoder"),
+        **layers("decoder"),
+        "language.bias": batch_of_one("final_logits_bias"),
+    }
 
 
 def copies(config: OriginalTransformerConfig) -> Mapping[str, str]:
     """With nothing tied, the class still has the shared table, and does not use it."""
-    return {"model.shared.weight": SOURCE} if config.shared and not config.tied else {}
+    if not config.shared or config.tied:
+        return {}
+    return {rename(config, f"{SHARED}.weight"): rename(config, f"{SOURCE}.weight")}
+
+
+rename = strip_prefix("model.")
 
 
 def adjust(config: dict[str, Any]) -> dict[str, Any]:
@@ -106,14 +102,14 @@ WORDS = (
 TABLE = KeyTable(
     family="transformer",
     model_type="marian",
-    architectures={"MarianMTModel": {}},
+    architectures={"MarianMTModel": {"head": "language"}, "MarianModel": {"head": "base"}},
     fields=(
         *SIDES,
         *WORDS,
         ConfigField("target_vocab_size", "decoder_vocab_size", None),
         ConfigField("shared", "share_encoder_decoder_embeddings", True),
     ),
-    keys=keys,
+    **by_names("transformer", names, prefix="model", ignored=(r"^model\.shared\.weight$",), aliases=PREFIXES),
     required_values={
         "normalize_before": (False,),
         "normalize_embedding": (False,),
@@ -122,7 +118,6 @@ TABLE = KeyTable(
         "extra_pos_embeddings": (0,),
     },
     ignored_fields=frozenset("is_decoder num_hidden_layers classif_dropout classifier_dropout add_bias_logits".split()),
-    ignored_keys=lambda config: (r"^model\.shared\.weight$",),
     upgrade_config=adjust,
     extra_fields=lambda config, today: {**numbers(config, today), "decoder_vocab_size": config.target_words},
     duplicate_keys=copies,

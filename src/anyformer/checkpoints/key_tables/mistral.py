@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from anyformer.checkpoints.key_table import ConfigField, KeyTable
-from anyformer.checkpoints.key_tables.llama import IDS, fields, ignored_keys, keys, plain
+from anyformer.checkpoints.key_table import ConfigField, KeyTable, decoder_classes
+from anyformer.checkpoints.key_tables.llama import IDS, fields, names, plain
 from anyformer.checkpoints.key_tables.rope import gather
+from anyformer.checkpoints.names import by_names
 
 TABLE = KeyTable(
     family="mistral",
     model_type="mistral",
-    architectures={"MistralForCausalLM": plain("window", windowed=(True,))},
+    architectures=decoder_classes("Mistral", **plain("window", windowed=(True,))),
     fields=(
         *fields(d_hidden=14336, vocab_size=32000, max_length=131072, n_kv_heads=8),
         *IDS,
         ConfigField("window", "sliding_window", 4096),
     ),
-    keys=keys,
+    **by_names("mistral", names(), prefix="model"),
     ignored_fields=frozenset({"layer_types"}),  # of its kin: this class ignores it
-    ignored_keys=ignored_keys,
     upgrade_config=gather(),
 )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from anyformer.checkpoints.key_table import ConfigField, Key, KeyTable, each_layer, strip_prefix, weights_and_biases
-from anyformer.checkpoints.key_tables.bert import FIELDS, SPELLINGS, classes, inputs
-from anyformer.checkpoints.key_tables.roberta import head_keys, head_leftovers
-from anyformer.recipes.mpnet import MPNetConfig
+from anyformer.checkpoints.key_table import ConfigField, KeyTable
+from anyformer.checkpoints.key_tables.bert import FIELDS, SPELLINGS, body, classes, with_words
+from anyformer.checkpoints.key_tables.roberta import WORDS, names
+from anyformer.checkpoints.names import by_names, prefix_aliases
 
 _LAYER = {
     "self.query": "attention.attn.q",
@@ -19,24 +19,18 @@ _LAYER = {
 }
 
 
-def keys(config: MPNetConfig) -> list[Key]:
-    also = ("lm_head.decoder.weight",) if config.tied and config.head == "masked" else ()
-    return [
-        *inputs("mpnet.embeddings", ("words", "positions"), also),
-        Key("encoder.positions.weight", "mpnet.encoder.relative_attention_bias.weight"),
-        *each_layer(config.n_layers, weights_and_biases("encoder.blocks.{i}", "mpnet.encoder.layer.{i}", _LAYER)),
-        *head_keys(config, "mpnet"),
-    ]
-
+NAMES = {
+    **names("mpnet", body("mpnet", _LAYER)),
+    "encoder.positions": "mpnet.encoder.relative_attention_bias",
+}
 
 TABLE = KeyTable(
     family="mpnet",
     model_type="mpnet",
     architectures=classes("MPNet"),
     fields=(*FIELDS, ConfigField("vocab_size", "vocab_size", 30527), ConfigField("padding", "pad_token_id", 1)),
-    keys=keys,
+    **by_names(
+        "mpnet", with_words(NAMES, WORDS), prefix="mpnet", aliases=(*SPELLINGS, *prefix_aliases("mpnet", NAMES))
+    ),
     required_values={"relative_attention_num_buckets": (32,)},
-    aliases=(*SPELLINGS, (r"^(embeddings|encoder|pooler)\.", r"mpnet.\1.")),
-    ignored_keys=lambda config: head_leftovers(config, "mpnet"),
-    rename=strip_prefix("mpnet."),
 )

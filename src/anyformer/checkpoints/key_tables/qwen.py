@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyformer.checkpoints.key_table import ConfigField, KeyTable, with_defaults
-from anyformer.checkpoints.key_tables.llama import BIASES, IDS, fields, ignored_keys, keys, one_bias, plain
+from anyformer.checkpoints.key_table import ConfigField, KeyTable, decoder_classes, with_defaults
+from anyformer.checkpoints.key_tables.llama import BIASES, IDS, fields, names, one_bias, plain
 from anyformer.checkpoints.key_tables.rope import gather
+from anyformer.checkpoints.names import by_names
 from anyformer.errors import ConfigError
 from anyformer.recipes.llama import LlamaConfig
 
@@ -22,7 +23,7 @@ def read_types(types: Any) -> tuple[bool, ...]:
     return tuple(kind == SLIDING for kind in types)
 
 
-def write_types(config: LlamaConfig) -> list[str]:
+def write_types(config: Any) -> list[str]:
     return [SLIDING if windowed else FULL for windowed in config.windows]
 
 
@@ -54,31 +55,29 @@ _INERT = frozenset({"use_sliding_window", "max_window_layers"})
 QWEN2 = KeyTable(
     family="qwen2",
     model_type="qwen2",
-    architectures={"Qwen2ForCausalLM": plain("window", qkv_bias=True)},
+    architectures=decoder_classes("Qwen2", **plain("window", qkv_bias=True)),
     fields=(
         *fields(d_hidden=22016, vocab_size=151936, max_length=32768, n_kv_heads=32),
         *_IDS,
         *WINDOWS,
     ),
-    keys=keys,
+    **by_names("qwen2", names(), prefix="model"),
     ignored_fields=_INERT,
-    ignored_keys=ignored_keys,
     upgrade_config=adjust,
     extra_fields=extras,
 )
 QWEN3 = KeyTable(
     family="qwen3",
     model_type="qwen3",
-    architectures={"Qwen3ForCausalLM": plain("window", "qkv_bias", "out_bias", qk_norm=True)},
+    architectures=decoder_classes("Qwen3", **plain("window", "qkv_bias", "out_bias", qk_norm=True)),
     fields=(
         *fields(d_hidden=22016, vocab_size=151936, max_length=32768, n_kv_heads=32, d_head=128),
         *_IDS,
         *WINDOWS,
         *BIASES,
     ),
-    keys=keys,
+    **by_names("qwen3", names(), prefix="model"),
     ignored_fields=_INERT,
-    ignored_keys=ignored_keys,
     upgrade_config=adjust,
     extra_fields=extras,
 )

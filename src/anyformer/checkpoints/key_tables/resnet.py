@@ -11,6 +11,7 @@ from anyformer.checkpoints.key_table import (
     Key,
     KeyTable,
     read_activation,
+    strip_prefix,
     weight_and_bias,
     write_activation,
 )
@@ -79,7 +80,8 @@ FIELDS = frozenset(write_net(ResNetConfig()))
 
 def keys(config: ResNetClassifierConfig) -> list[Key]:
     rows = resnet_keys(config.backbone, "encoder.inputs.resnet", "resnet")
-    return [*rows, *(weight_and_bias("classify.classes", "classifier.1") if config.n_labels else [])]
+    classes = config.head == "classify" and config.n_labels
+    return [*rows, *(weight_and_bias("classify.classes", "classifier.1") if classes else [])]
 
 
 def adjust(config: dict[str, Any]) -> dict[str, Any]:
@@ -99,9 +101,12 @@ def extras(config: ResNetClassifierConfig, today: dict[str, Any]) -> dict[str, A
 TABLE = KeyTable(
     family="resnet",
     model_type="resnet",
-    architectures={"ResNetForImageClassification": {}},
+    architectures={"ResNetForImageClassification": {"head": "classify"}, "ResNetModel": {"head": "base"}},
     fields=(ConfigField("backbone", "backbone", None), LABELS, PROBLEM),
     keys=keys,
+    aliases=((r"^(embedder|encoder)\.", r"resnet.\1."),),
+    ignored_keys=lambda config: (r"^classifier\.",) if config.head == "base" else (),
+    rename=strip_prefix("resnet."),
     ignored_fields=frozenset({*FIELDS, "out_features", "out_indices", "stage_names"}),
     upgrade_config=adjust,
     extra_fields=extras,

@@ -2,60 +2,22 @@
 
 from __future__ import annotations
 
-from anyformer.checkpoints.key_table import ConfigField, Key, KeyTable, strip_prefix, weight_and_bias
-from anyformer.checkpoints.key_tables import bert
-from anyformer.checkpoints.key_tables.bert import (
-    DECODER,
-    FIELDS,
-    OLD_BUFFERS,
-    SPELLINGS,
-    TYPES,
-    classes,
-    inputs,
-    layers,
-    words,
-)
-from anyformer.recipes.roberta import RoBERTaConfig
-from anyformer.recipes.text import TextEncoderConfig
+from typing import Any
 
-# What RoBERTa and MPNet call the head over the first token, by use.
-_POOLED = {"base": "embed", "choice": "choice"}
+from anyformer.checkpoints.key_table import ConfigField, KeyTable
+from anyformer.checkpoints.key_tables.bert import DECODER, FIELDS, SPELLINGS, TYPES, body, classes, with_words, words
+from anyformer.checkpoints.names import by_names, prefix_aliases
+
+WORDS = words("lm_head.dense", "lm_head.layer_norm", "lm_head.bias", "lm_head.decoder")
 
 
-def heads(use: str) -> list[Key]:
-    """As BERT's, except that the class of a text is read through a dense layer."""
-    if use == "classify":
-        return [
-            *weight_and_bias("classify.pool", "classifier.dense"),
-            *weight_and_bias("classify.classes", "classifier.out_proj"),
-        ]
-    return bert.heads(use)
+def names(prefix: str, body: dict[str, Any]) -> dict[str, Any]:
+    """With the heads of RoBERTa and MPNet: the class of a text is read through a dense layer."""
+    classes = {"classify.pool": "classifier.dense", "classify.classes": "classifier.out_proj"}
+    return {**body, **classes, "*.pool": f"{prefix}.pooler.dense"}
 
 
-def head_keys(config: TextEncoderConfig, theirs: str) -> list[Key]:
-    """The heads of RoBERTa and MPNet; `theirs` is the prefix of the encoder."""
-    use = config.head
-    rows = weight_and_bias(f"{_POOLED[use]}.pool", f"{theirs}.pooler.dense") if use in _POOLED else []
-    if use == "masked":
-        rows += words(config.tied, "lm_head.dense", "lm_head.layer_norm", "lm_head.bias", "lm_head.decoder")
-    return rows + heads(use)
-
-
-def head_leftovers(config: TextEncoderConfig, theirs: str) -> tuple[str, ...]:
-    """The pooler and the masked-words head, where this architecture has none; old buffers; the bias's second name."""
-    unused = [] if config.head in _POOLED else [rf"^{theirs}\.pooler\."]
-    unused += [] if config.head == "masked" else [r"^lm_head\."]
-    return (OLD_BUFFERS, r"^lm_head\.bias$", *unused)
-
-
-def keys(config: RoBERTaConfig) -> list[Key]:
-    also = ("lm_head.decoder.weight",) if config.tied and config.head == "masked" else ()
-    return [
-        *inputs("roberta.embeddings", ("words", "positions", "types"), also),
-        *layers(config.n_layers, "roberta.encoder.layer.{i}", config.cross_attention),
-        *head_keys(config, "roberta"),
-    ]
-
+NAMES = names("roberta", body("roberta"))
 
 TABLE = KeyTable(
     family="roberta",
@@ -69,9 +31,8 @@ TABLE = KeyTable(
         ConfigField("head_dropout", "classifier_dropout", None),
         ConfigField("padding", "pad_token_id", 1),
     ),
-    keys=keys,
+    **by_names(
+        "roberta", with_words(NAMES, WORDS), prefix="roberta", aliases=(*SPELLINGS, *prefix_aliases("roberta", NAMES))
+    ),
     required_values={"position_embedding_type": ("absolute",)},
-    aliases=(*SPELLINGS, (r"^(embeddings|encoder|pooler)\.", r"roberta.\1.")),
-    ignored_keys=lambda config: head_leftovers(config, "roberta"),
-    rename=strip_prefix("roberta."),
 )

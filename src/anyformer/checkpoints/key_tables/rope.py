@@ -28,7 +28,15 @@ _NAMES = {
         "truncate": "truncate",
         "attention_factor": "attention_factor",
     },
+    "longrope": {
+        "factor": "factor",
+        "original_max_position_embeddings": "original_max_length",
+        "attention_factor": "attention_factor",
+        "short_factor": "short_factors",
+        "long_factor": "long_factors",
+    },
 }
+TRAINED = "original_max_position_embeddings"
 _YARN_SCALES = ("mscale", "mscale_all_dim")
 
 
@@ -45,6 +53,8 @@ def read_rope(given: Any, share: bool = False) -> RopeConfig:
     ours = {name: given.pop(theirs, None) for theirs, name in _NAMES[kind].items()}
     if kind == "yarn":
         ours["attention_factor"] = _gain(ours, *(given.pop(name, None) for name in _YARN_SCALES))
+    if kind == "longrope":
+        ours |= {name: tuple(map(float, ours[name] or ())) for name in ("short_factors", "long_factors")}
     # Left over from another kind of rotation, a field says nothing.
     strange = set(given) - {name for names in _NAMES.values() for name in names} - set(_YARN_SCALES)
     if strange:
@@ -83,6 +93,15 @@ def write_ropes(ropes: tuple[RopeConfig, ...]) -> dict[str, Any]:
     return write_rope(ropes[0])
 
 
+def _stretch(config: dict[str, Any], rope: dict[str, Any]) -> None:
+    """Longrope's trained length may be a field of the config, and its factor follow from it (Phi-3)."""
+    trained = config.pop(TRAINED, None) or rope.get(TRAINED)
+    if trained:
+        rope[TRAINED] = trained
+        if rope.get("factor") is None and "max_position_embeddings" in config:
+            rope["factor"] = max(config["max_position_embeddings"] / trained, 1.0)
+
+
 def gather(theta: str = "rope_theta", share: str = "partial_rotary_factor") -> Callable[[dict[str, Any]], Any]:
     """An `adjust` that brings the older fields, under the names that the family gave them, into rope_parameters."""
 
@@ -92,6 +111,8 @@ def gather(theta: str = "rope_theta", share: str = "partial_rotary_factor") -> C
         rope = dict(scaling or config.get("rope_parameters") or {})
         older = {"rope_theta": base, "partial_rotary_factor": part}
         config["rope_parameters"] = {**{name: value for name, value in older.items() if value is not None}, **rope}
+        if config["rope_parameters"].get("rope_type", rope.get("type")) == "longrope":
+            _stretch(config, config["rope_parameters"])
         return config
 
     return adjust

@@ -9,40 +9,48 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyformer.checkpoints.key_table import ConfigField, Key, KeyTable, activation, each_layer, first, write_activation
+from anyformer.checkpoints.key_table import LABELS, PROBLEM, ConfigField, KeyTable, activation, first, write_activation
+from anyformer.checkpoints.names import Names, by_names, under
 from anyformer.errors import ConfigError
 from anyformer.recipes.t5 import T5Config
 
-_ROLES = {"query": "q", "key": "k", "value": "v", "out": "o"}
-_COPIES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+_COPIES = ("encoder.embed_tokens", "decoder.embed_tokens")
 
 
-def _layer(side: str, gated: bool) -> list[Key]:
-    block, theirs = f"{side}.blocks.{{i}}", f"{side}.block.{{i}}.layer"
+def _layer(side: str) -> dict[str, Any]:
+    names: dict[str, str] = {}
     parts = {"self": "SelfAttention", **({"cross": "EncDecAttention"} if side == "decoder" else {})}
-    rows = []
-    for i, (ours, name) in enumerate(parts.items()):
-        rows += [Key(f"{block}.{ours}.{r}.weight", f"{theirs}.{i}.{name}.{t}.weight") for r, t in _ROLES.items()]
-        rows += [Key(f"{block}.{ours}.norm.weight", f"{theirs}.{i}.layer_norm.weight")]
-    dense, last = f"{theirs}.{len(parts)}.DenseReluDense", len(parts)
-    names = {"gate": "wi_0", "up": "wi_1", "down": "wo"} if gated else {"up": "wi", "down": "wo"}
-    rows += [Key(f"{block}.feedforward.{ours}.weight", f"{dense}.{t}.weight") for ours, t in names.items()]
-    return [*rows, Key(f"{block}.feedforward.norm.weight", f"{theirs}.{last}.layer_norm.weight")]
+    for i, (ours, theirs) in enumerate(parts.items()):
+        names |= {f"{ours}.{role}": f"{i}.{theirs}.{role[0]}" for role in ("query", "key", "value", "out")}
+        names[f"{ours}.norm"] = f"{i}.layer_norm"
+    dense = f"{len(parts)}.DenseReluDense"
+    names |= {"feedforward.gate": f"{dense}.wi_0", "feedforward.down": f"{dense}.wo"}
+    names["feedforward.norm"] = f"{len(parts)}.layer_norm"
+    return {
+        f"{side}.positions": f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias",
+        f"{side}.final_norm": f"{side}.final_layer_norm",
+        **under(f"{side}.blocks.{{i}}", f"{side}.block.{{i}}.layer", names),
+    }
 
 
-def keys(config: T5Config) -> list[Key]:
-    also = (*_COPIES, "lm_head.weight") if config.tied else _COPIES
-    rows = [Key("encoder.inputs.words.weight", "shared.weight", also=also)]
-    for side, n in (("encoder", config.n_layers), ("decoder", config.decoder_layers)):
-        bias = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-        rows += [
-            Key(f"{side}.positions.weight", bias),
-            Key(f"{side}.final_norm.weight", f"{side}.final_layer_norm.weight"),
-        ]
-        rows += each_layer(n, _layer(side, config.gated))
-    if not config.tied:
-        rows += [Key("language.words.weight", "lm_head.weight", also=("shared.weight", *_COPIES))]
-    return rows
+def names(config: T5Config) -> Names:
+    up = "wi_1" if config.gated else "wi"
+    dense = {side: f"{side}.block.{{i}}.layer.{i}.DenseReluDense" for side, i in (("encoder", 1), ("decoder", 2))}
+    return {
+        "encoder.inputs.words": ("shared", *_COPIES),
+        **_layer("encoder"),
+        **_layer("decoder"),
+        **{f"{side}.blocks.{{i}}.feedforward.up": f"{theirs}.{up}" for side, theirs in dense.items()},
+        "language.words": ("lm_head", "shared", *_COPIES),
+        "classify.pool": "classification_head.dense",
+        "classify.classes": "classification_head.out_proj",
+    }
+
+
+def rename(config: T5Config, name: str) -> str:
+    """The classifier has all else in one part."""
+    inside = config.head == "classify" and not name.startswith("classification_head.")
+    return f"transformer.{name}" if inside else name
 
 
 def adjust(config: dict[str, Any]) -> dict[str, Any]:
@@ -72,7 +80,12 @@ def extras(config: T5Config, today: dict[str, Any]) -> dict[str, Any]:
 TABLE = KeyTable(
     family="t5",
     model_type="t5",
-    architectures={"T5ForConditionalGeneration": {}},
+    architectures={
+        "T5ForConditionalGeneration": {"head": "language"},
+        "T5Model": {"head": "base"},
+        "T5EncoderModel": {"head": "encoder"},
+        "T5ForSequenceClassification": {"head": "classify", "pooling": "end"},
+    },
     fields=(
         ConfigField("n_layers", "num_layers", 6),
         ConfigField("n_decoder_layers", "num_decoder_layers", None),
@@ -92,10 +105,18 @@ TABLE = KeyTable(
         ConfigField("padding", "pad_token_id", 0),
         ConfigField("decoder_start", "decoder_start_token_id", 0),
         ConfigField("end", "eos_token_id", 1, read=first),
+        ConfigField("head_dropout", "classifier_dropout", 0.0, write=lambda rate: rate or 0.0),
+        LABELS,
+        PROBLEM,
     ),
-    keys=keys,
-    ignored_fields=frozenset("is_decoder classifier_dropout initializer_factor feed_forward_proj n_positions".split()),
-    ignored_keys=lambda config: (r"^decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight$",),
+    **by_names(
+        "t5",
+        names,
+        ignored=(r"^decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight$",),
+        aliases=((r"^transformer\.", ""),),
+    ),
+    rename=rename,
+    ignored_fields=frozenset("is_decoder initializer_factor feed_forward_proj n_positions".split()),
     upgrade_config=adjust,
     extra_fields=extras,
 )

@@ -4,27 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyformer.checkpoints.key_table import (
-    ConfigField,
-    Key,
-    KeyTable,
-    activation,
-    each_layer,
-    lm_head_keys,
-    weight_and_bias,
-)
-from anyformer.checkpoints.key_tables.marian import TARGET, layer
+from anyformer.checkpoints.key_table import ConfigField, KeyTable, activation
+from anyformer.checkpoints.key_tables.marian import TARGET, layers
+from anyformer.checkpoints.names import Names, absent, by_names
 from anyformer.errors import ConfigError
 from anyformer.recipes.trocr import TrOCRConfig
 
 
-def keys(config: TrOCRConfig) -> list[Key]:
-    rows = lm_head_keys(config.tied, TARGET, "output_projection.weight")
-    if config.positions == "learned":
-        rows += [Key("decoder.inputs.positions.weight", "model.decoder.embed_positions.weight")]
-    if config.embedding_norm:
-        rows += weight_and_bias("decoder.inputs.norm", "model.decoder.layernorm_embedding")
-    return rows + each_layer(config.n_layers, layer("decoder"))
+def names(config: TrOCRConfig) -> Names:
+    positions = "model.decoder.embed_positions"
+    return {
+        "decoder.inputs.words": TARGET,
+        "decoder.inputs.positions": positions if config.positions == "learned" else absent(positions),
+        "decoder.inputs.norm": "model.decoder.layernorm_embedding",
+        **layers("decoder"),
+        "language.words": "output_projection",
+    }
+
+
+_UNUSED = (r"^output_projection\.weight$", r"embed_positions\._float_tensor$", r"version$")
 
 
 def _read_positions(learned: Any) -> str:
@@ -61,9 +59,8 @@ TABLE = KeyTable(
         ConfigField("init_std", "init_std", 0.02),
         ConfigField("padding", "pad_token_id", 1),
     ),
-    keys=keys,
+    **by_names("trocr", names, ignored=_UNUSED),
     required_values={"is_decoder": (True,)},
     ignored_fields=frozenset({"add_cross_attention", "classifier_dropout", "encoder_hidden_size"}),
-    ignored_keys=lambda config: (r"^output_projection\.weight$", r"embed_positions\._float_tensor$", r"version$"),
     extra_fields=lambda config, today: {"is_decoder": True},
 )

@@ -2,54 +2,41 @@
 
 from __future__ import annotations
 
-from anyformer.checkpoints.key_table import (
-    LABELS,
-    ConfigField,
-    Key,
-    KeyTable,
-    each_layer,
-    lm_head_keys,
-    weight_and_bias,
-    with_defaults,
-    without_key_bias,
-)
-from anyformer.checkpoints.key_tables.marian import SIDES, TARGET, WORDS, layer
+from typing import Any
+
+from torch import Tensor
+
+from anyformer.checkpoints.key_table import LABELS, ConfigField, KeyTable, with_defaults
+from anyformer.checkpoints.key_tables.marian import SIDES, TARGET, WORDS, layers
+from anyformer.checkpoints.names import Name, absent, by_names
 from anyformer.recipes.whisper import WhisperConfig
 
 
-def _side(side: str, n_layers: int) -> list[Key]:
-    return [
-        Key(f"{side}.inputs.positions.weight", f"model.{side}.embed_positions.weight"),
-        *each_layer(n_layers, without_key_bias(layer(side))),
-        *weight_and_bias(f"{side}.final_norm", f"model.{side}.layer_norm"),
-    ]
+def _shape(config: WhisperConfig, ours: Tensor) -> tuple[int, ...]:
+    """Of a convolution over three frames."""
+    return (ours.shape[0], ours.numel() // ours.shape[0] // 3, 3)
 
 
-def keys(config: WhisperConfig) -> list[Key]:
-    encoder, width = "model.encoder", config.d_model
-    rows = [
-        Key("encoder.inputs.first.weight", f"{encoder}.conv1.weight", "reshape", (width, config.n_mels, 3)),
-        Key("encoder.inputs.first.bias", f"{encoder}.conv1.bias"),
-        Key("encoder.inputs.second.weight", f"{encoder}.conv2.weight", "reshape", (width, width, 3)),
-        Key("encoder.inputs.second.bias", f"{encoder}.conv2.bias"),
-        *_side("encoder", config.n_layers),
-    ]
-    if config.head == "classify":
-        return [
-            *rows,
-            *weight_and_bias("classify.project", "projector"),
-            *weight_and_bias("classify.classes", "classifier"),
-        ]
-    words = [Key("decoder.inputs.words.weight", TARGET)]
-    if config.head == "language":
-        words = lm_head_keys(config.tied, TARGET, "proj_out.weight")
-    return [*rows, *words, *_side("decoder", config.decoder_layers)]
+def _without_key_bias(side: str) -> dict[str, Any]:
+    names = layers(side)
+    parts = [f"{side}.blocks.{{i}}.{part}.key" for part in ("self", "cross")]
+    return {**names, **{f"{ours}.bias": absent(f"{names[ours]}.bias") for ours in parts}}
 
 
-def ignored_keys(config: WhisperConfig) -> tuple[str, ...]:
-    if config.head == "classify":
-        return (r"^model\.decoder\.", r"^proj_out\.")
-    return (r"^projector\.", r"^classifier\.", *((r"^proj_out\.",) if config.head == "base" else ()))
+NAMES = {
+    "encoder.inputs.first.weight": Name("model.encoder.conv1.weight", _shape),
+    "encoder.inputs.second.weight": Name("model.encoder.conv2.weight", _shape),
+    "encoder.inputs.first.bias": "model.encoder.conv1.bias",
+    "encoder.inputs.second.bias": "model.encoder.conv2.bias",
+    **{f"{side}.inputs.positions": f"model.{side}.embed_positions" for side in ("encoder", "decoder")},
+    **{f"{side}.final_norm": f"model.{side}.layer_norm" for side in ("encoder", "decoder")},
+    **_without_key_bias("encoder"),
+    **_without_key_bias("decoder"),
+    "decoder.inputs.words": TARGET,
+    "language.words": "proj_out",
+    "classify.project": "projector",
+    "classify.classes": "classifier",
+}
 
 
 def rename(config: WhisperConfig, name: str) -> str:
@@ -90,14 +77,12 @@ TABLE = KeyTable(
         ConfigField("d_pool", "classifier_proj_size", 256),
         LABELS,
     ),
-    keys=keys,
+    **by_names("whisper", NAMES, aliases=((r"^(encoder|decoder)\.", r"model.\1."),)),
     required_values={"use_weighted_layer_sum": (False,), "apply_spec_augment": (False,)},
     # Vectors are never scaled whatever scale_embedding says; the rest is about training and about word times.
     ignored_fields=frozenset(
         "scale_embedding num_hidden_layers mask_time_prob mask_time_length mask_time_min_masks mask_feature_prob"
         " mask_feature_length mask_feature_min_masks median_filter_width forced_decoder_ids".split()
     ),
-    aliases=((r"^(encoder|decoder)\.", r"model.\1."),),
-    ignored_keys=ignored_keys,
     rename=rename,
 )

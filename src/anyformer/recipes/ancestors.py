@@ -34,6 +34,7 @@ class AncestorConfig(TextConfig):
 
     uses: ClassVar[tuple[HeadName, ...]] = ("language", "base", "classify", "tag")
     cache_name: ClassVar[str] = "past_key_values"
+    first_hidden: ClassVar[int] = 0  # hidden states begin with the words, or 1: behind the first block
 
     @property
     def takes_position_ids(self) -> bool:
@@ -63,8 +64,10 @@ def heads(config: AncestorConfig, inputs: TextInput) -> dict[str, Head]:
 
 
 def build(config: Any, family: str) -> Model:
-    stage = "decoder" if config.head == "language" else "encoder"
-    report = OutputSpec(hidden={"hidden_states": (stage, (*range(config.n_layers), -1))}, cache=config.cache_name)
+    stage, first = "decoder" if config.head == "language" else "encoder", config.first_hidden
+    report = OutputSpec(
+        hidden={"hidden_states": (stage, (*range(first, config.n_layers + first), -1))}, cache=config.cache_name
+    )
     if config.head == "language":
         return decoder(config, family, report)
     return encoder(config, family, heads=heads, report=report)

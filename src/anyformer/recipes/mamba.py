@@ -42,6 +42,7 @@ class MambaConfig(AncestorConfig):
     pooling: Literal["mean", "max", "first", "last"] = "last"
 
     cache_name: ClassVar[str] = "cache_params"
+    first_hidden: ClassVar[int] = 1
     word_padding = None
 
     @property

@@ -2,43 +2,21 @@
 
 from __future__ import annotations
 
-from anyformer.checkpoints.key_table import (
-    ENCODER,
-    LABELS,
-    PROBLEM,
-    ConfigField,
-    Key,
-    KeyTable,
-    strip_prefix,
-    vectors,
-    weight_and_bias,
-)
-from anyformer.checkpoints.key_tables.vit import aliases, patches, vit_layers
-from anyformer.recipes.ast import ASTConfig
+from anyformer.checkpoints.key_table import ENCODER, LABELS, PROBLEM, ConfigField, KeyTable
+from anyformer.checkpoints.key_tables.vit import aliases, body, inputs
+from anyformer.checkpoints.names import batch_of_one, by_names
 
 PREFIX = "audio_spectrogram_transformer"
 
 
-def keys(config: ASTConfig) -> list[Key]:
-    rows, columns = config.inputs.grid
-    ours, theirs, width = "encoder.inputs", f"{PREFIX}.embeddings", config.d_model
-    found = [
-        vectors(f"{ours}.tokens.0.weight", f"{theirs}.cls_token", 1, width),
-        vectors(f"{ours}.tokens.1.weight", f"{theirs}.distillation_token", 1, width),
-        vectors(f"{ours}.positions.weight", f"{theirs}.position_embeddings", rows * columns + 2, width),
-        *patches(theirs, (width, 1, config.patch_size, config.patch_size)),
-        *vit_layers(config, f"{PREFIX}.encoder.layer"),
-        *weight_and_bias("encoder.final_norm", f"{PREFIX}.layernorm"),
-    ]
-    if config.head == "base":
-        return found
-    answer = weight_and_bias("classify.classes", "classifier.dense") if config.n_labels else []
-    return [*found, *weight_and_bias("classify.norm", "classifier.layernorm"), *answer]
-
-
-def ignored_keys(config: ASTConfig) -> tuple[str, ...]:
-    return (r"^classifier\.",) if config.head == "base" else ()
-
+NAMES = {
+    **body(PREFIX),
+    **inputs(f"{PREFIX}.embeddings", lambda config, ours: (config.d_model, 1, config.patch_size, config.patch_size)),
+    "encoder.inputs.tokens.0.weight": batch_of_one(f"{PREFIX}.embeddings.cls_token"),
+    "encoder.inputs.tokens.1.weight": batch_of_one(f"{PREFIX}.embeddings.distillation_token"),
+    "classify.norm": "classifier.layernorm",
+    "classify.classes": "classifier.dense",
+}
 
 TABLE = KeyTable(
     family="ast",
@@ -56,8 +34,5 @@ TABLE = KeyTable(
         LABELS,
         PROBLEM,
     ),
-    keys=keys,
-    aliases=aliases(PREFIX, "embeddings|encoder|layers|layernorm"),
-    ignored_keys=ignored_keys,
-    rename=strip_prefix(f"{PREFIX}."),
+    **by_names("ast", NAMES, prefix=PREFIX, aliases=aliases(PREFIX, "embeddings|encoder|layers|layernorm")),
 )

@@ -2,40 +2,25 @@
 
 from __future__ import annotations
 
-from anyformer.checkpoints.key_table import (
-    ENCODER,
-    PICTURES,
-    ConfigField,
-    Key,
-    KeyTable,
-    strip_prefix,
-    vectors,
-    weight_and_bias,
+from anyformer.checkpoints.key_table import ENCODER, PICTURES, ConfigField, KeyTable, strip_prefix
+from anyformer.checkpoints.key_tables.vit import LAYER, LAYER_ALIASES, body
+from anyformer.checkpoints.names import batch_of_one, by_names, under
+
+NAMES = {
+    **body("vit"),
+    "decoder.inputs.project": "decoder.decoder_embed",
+    "decoder.inputs.mask_token.weight": batch_of_one("decoder.mask_token"),
+    "decoder.inputs.positions.weight": batch_of_one("decoder.decoder_pos_embed"),
+    **under("decoder.blocks.{i}", "decoder.decoder_layers.{i}", LAYER),
+    "decoder.final_norm": "decoder.decoder_norm",
+    "pixels.pixels": "decoder.decoder_pred",
+}
+_ALIASES = (
+    (r"^(embeddings|encoder|layers|layernorm)\.", r"vit.\1."),
+    (r"^vit\.layers\.", "vit.encoder.layer."),
+    (r"^decoder\.decoder_encoder\.layer\.", "decoder.decoder_layers."),
+    *LAYER_ALIASES,
 )
-from anyformer.checkpoints.key_tables.vit import LAYER_ALIASES, cells, vit_inputs, vit_layers
-from anyformer.recipes.mae import MAEConfig
-
-
-def keys(config: MAEConfig) -> list[Key]:
-    n_cells = cells(config)
-    width = config.d_decoder
-    rows = [
-        *vit_inputs(config, config.patch_size, n_cells, "vit.embeddings"),
-        *vit_layers(config, "vit.encoder.layer"),
-        *weight_and_bias("encoder.final_norm", "vit.layernorm"),
-    ]
-    if config.head == "base":
-        return rows
-    return [
-        *rows,
-        *weight_and_bias("decoder.inputs.project", "decoder.decoder_embed"),
-        vectors("decoder.inputs.mask_token.weight", "decoder.mask_token", 1, width),
-        vectors("decoder.inputs.positions.weight", "decoder.decoder_pos_embed", n_cells + 1, width),
-        *vit_layers(config, "decoder.decoder_layers", "decoder", config.n_decoder_layers),
-        *weight_and_bias("decoder.final_norm", "decoder.decoder_norm"),
-        *weight_and_bias("pixels.pixels", "decoder.decoder_pred"),
-    ]
-
 
 TABLE = KeyTable(
     family="mae",
@@ -53,14 +38,7 @@ TABLE = KeyTable(
         ConfigField("mask_ratio", "mask_ratio", 0.75),
         ConfigField("norm_pix_loss", "norm_pix_loss", False),
     ),
-    keys=keys,
-    ignored_fields=frozenset({"encoder_stride"}),
-    ignored_keys=lambda config: (r"^decoder\.",) if config.head == "base" else (),
+    **by_names("mae", NAMES, aliases=_ALIASES),
     rename=strip_prefix("vit."),
-    aliases=(
-        (r"^(embeddings|encoder|layers|layernorm)\.", r"vit.\1."),
-        (r"^vit\.layers\.", "vit.encoder.layer."),
-        (r"^decoder\.decoder_encoder\.layer\.", "decoder.decoder_layers."),
-        *LAYER_ALIASES,
-    ),
+    ignored_fields=frozenset({"encoder_stride"}),
 )

@@ -6,6 +6,7 @@ from typing import Any
 
 from anyformer.checkpoints.key_table import ConfigField, KeyTable, activation, first
 from anyformer.checkpoints.names import Name, Names, by_names, under
+from anyformer.recipes.mamba import MambaConfig
 
 _MIXER: Names = {
     "mixer.norm": "norm",
@@ -19,12 +20,16 @@ _MIXER: Names = {
     "mixer.recurrence.skip": "mixer.D",
     "mixer.out": "mixer.out_proj",
 }
-NAMES = {
-    "decoder.inputs.words": "backbone.embeddings",
-    **under("decoder.blocks.{i}", "backbone.layers.{i}", _MIXER),
-    "decoder.final_norm": "backbone.norm_f",
-    "language.words": "lm_head",
-}
+
+
+def names(config: MambaConfig) -> Names:
+    side = "decoder" if config.head == "language" else "encoder"
+    return {
+        f"{side}.inputs.words": "backbone.embeddings",
+        **under(f"{side}.blocks.{{i}}", "backbone.layers.{i}", _MIXER),
+        f"{side}.final_norm": "backbone.norm_f",
+        "language.words": "lm_head",
+    }
 
 
 def _rank(value: Any) -> int | None:
@@ -36,6 +41,11 @@ def _adjust(config: dict[str, Any]) -> dict[str, Any]:
     follows = config.get("expand", 2) * config.get("hidden_size", 768)
     return {name: value for name, value in config.items() if name != "intermediate_size" or value != follows}
 
+
+_ALIASES = (
+    (r"^(embeddings?|layers|norm_f)\.", r"backbone.\1."),
+    (r"^backbone\.embedding\.", "backbone.embeddings."),
+)
 
 TABLE = KeyTable(
     family="mamba",
@@ -58,7 +68,7 @@ TABLE = KeyTable(
         ConfigField("padding", "pad_token_id", 0),
         ConfigField("end", "eos_token_id", 0, read=first),
     ),
-    **by_names("mamba", NAMES, prefix="backbone", aliases=((r"^(backbone\.)?embedding\.", "backbone.embeddings."),)),
+    **by_names("mamba", names, prefix="backbone", aliases=_ALIASES),
     # How fresh weights are drawn; which of several equal scans transformers takes; in which precision it keeps the
     # residuals of half-precision models; what follows from other fields, or is in published folders and read by nobody.
     ignored_fields=frozenset(

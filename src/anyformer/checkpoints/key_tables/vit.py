@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping
 from typing import Any
 
-from anyformer.checkpoints.key_table import (
-    ENCODER,
-    LABELS,
-    PICTURES,
-    PROBLEM,
-    ConfigField,
-    Key,
-    KeyTable,
-    activation,
-    each_layer,
-    strip_prefix,
-    vectors,
-    weight_and_bias,
-    weights_and_biases,
-)
-from anyformer.recipes.vit import ViTConfig
+from torch import Tensor
+
+from anyformer.checkpoints.key_table import ENCODER, LABELS, PICTURES, PROBLEM, ConfigField, KeyTable, activation
+from anyformer.checkpoints.names import Name, Names, Shape, absent, batch_of_one, by_names, under
 
 # Newer names of the pieces of a layer, as transformers has them in memory -> those in the files.
 LAYER_ALIASES = (
@@ -42,75 +30,48 @@ def aliases(prefix: str, pieces: str = "embeddings|encoder|layers|layernorm|pool
     )
 
 
-def vit_layer(
-    block: str, theirs: str, qkv_bias: bool, up: str = "intermediate.dense", down: str = "output.dense"
-) -> list[Key]:
-    rows = []
-    for role in ("query", "key", "value"):
-        names = weight_and_bias(f"{block}.self.{role}", f"{theirs}.attention.attention.{role}")
-        rows += names if qkv_bias else names[:1]
-    rest = {
-        "self.out": "attention.output.dense",
-        "self.norm": "layernorm_before",
-        "feedforward.norm": "layernorm_after",
-        "feedforward.up": up,
-        "feedforward.down": down,
-    }
-    return [*rows, *weights_and_biases(block, theirs, rest)]
+ROLES = ("query", "key", "value")
+LAYER = {
+    **{f"self.{role}": f"attention.attention.{role}" for role in ROLES},
+    "self.out": "attention.output.dense",
+    "self.norm": "layernorm_before",
+    "feedforward.norm": "layernorm_after",
+    "feedforward.up": "intermediate.dense",
+    "feedforward.down": "output.dense",
+}
 
 
-def vit_layers(config: Any, theirs: str, side: str = "encoder", n_layers: int | None = None) -> list[Key]:
-    n = config.n_layers if n_layers is None else n_layers
-    return each_layer(n, vit_layer(f"{side}.blocks.{{i}}", f"{theirs}.{{i}}", config.qkv_bias))
+def no_key_bias(layer: Mapping[str, str]) -> Names:
+    """The names of a layer whose keys have no bias in files; ours makes no difference."""
+    return {**layer, "self.key.bias": absent(f"{layer['self.key']}.bias")}
 
 
-def patches(theirs: str, shape: tuple[int, ...]) -> list[Key]:
-    """The projection of the patches; theirs is a convolution: (width, channels, rows, columns)."""
+def _convolution(config: Any, ours: Tensor) -> tuple[int, ...]:
+    return (config.d_model, config.n_channels, *config.patch_size)
+
+
+def inputs(theirs: str, shape: Shape = _convolution) -> dict[str, Any]:
+    """The tokens in front, the positions, and the projection of the patches; theirs is a convolution of this shape."""
     projection = f"{theirs}.patch_embeddings.projection"
-    return [
-        Key("encoder.inputs.patches.weight", f"{projection}.weight", "reshape", shape),
-        Key("encoder.inputs.patches.bias", f"{projection}.bias"),
-    ]
+    return {
+        "encoder.inputs.class_token.weight": batch_of_one(f"{theirs}.cls_token"),
+        "encoder.inputs.mask_token.weight": batch_of_one(f"{theirs}.mask_token"),
+        "encoder.inputs.positions.weight": batch_of_one(f"{theirs}.position_embeddings"),
+        "encoder.inputs.patches.weight": Name(f"{projection}.weight", shape),
+        "encoder.inputs.patches.bias": f"{projection}.bias",
+    }
 
 
-def vit_inputs(config: Any, patch: tuple[int, ...], n_cells: int, theirs: str, extra: int = 1) -> list[Key]:
-    """`extra` tokens stand before the patches."""
-    width = config.d_model
-    return [
-        vectors("encoder.inputs.class_token.weight", f"{theirs}.cls_token", 1, width),
-        vectors("encoder.inputs.positions.weight", f"{theirs}.position_embeddings", n_cells + extra, width),
-        *patches(theirs, (width, config.n_channels, *patch)),
-    ]
-
-
-def cells(config: Any) -> int:
-    return math.prod(side // patch for side, patch in zip(config.image_size, config.patch_size, strict=True))
-
-
-def body(config: ViTConfig, prefix: str, extra: int = 1) -> list[Key]:
+def body(prefix: str, layer: Names = LAYER) -> dict[str, Any]:
     """Everything below the head."""
-    return [
-        *vit_inputs(config, config.patch_size, cells(config), f"{prefix}.embeddings", extra),
-        *vit_layers(config, f"{prefix}.encoder.layer"),
-        *weight_and_bias("encoder.final_norm", f"{prefix}.layernorm"),
-    ]
+    return {
+        **inputs(f"{prefix}.embeddings"),
+        **under("encoder.blocks.{i}", f"{prefix}.encoder.layer.{{i}}", layer),
+        "encoder.final_norm": f"{prefix}.layernorm",
+    }
 
 
-def classes(config: Any) -> list[Key]:
-    return weight_and_bias("classify.classes", "classifier") if config.n_labels else []
-
-
-def keys(config: ViTConfig) -> list[Key]:
-    rows = body(config, "vit")
-    if config.head == "base":
-        return [*rows, *weight_and_bias("base.pool", "vit.pooler.dense")]
-    return [*rows, *classes(config)]
-
-
-def ignored_keys(config: ViTConfig) -> tuple[str, ...]:
-    others = r"^vit\.pooler\." if config.head == "classify" else r"^classifier\."
-    return (others, r"^vit\.embeddings\.mask_token$")
-
+MASK = (r"embeddings\.mask_token$",)
 
 FIELDS = (
     *ENCODER,
@@ -125,6 +86,8 @@ FIELDS = (
 # What the Hugging Face classes cannot say otherwise.
 PLAIN = {"positions": "learned", "class_token": True, "pooling": "class"}
 
+NAMES = {**body("vit"), "base.pool": "vit.pooler.dense", "classify.classes": "classifier"}
+
 TABLE = KeyTable(
     family="vit",
     model_type="vit",
@@ -133,9 +96,6 @@ TABLE = KeyTable(
         "ViTForImageClassification": {"head": "classify", **PLAIN},
     },
     fields=FIELDS,
-    keys=keys,
+    **by_names("vit", NAMES, prefix="vit", aliases=aliases("vit"), ignored=MASK),
     ignored_fields=frozenset({"encoder_stride"}),
-    aliases=aliases("vit"),
-    ignored_keys=ignored_keys,
-    rename=strip_prefix("vit."),
 )

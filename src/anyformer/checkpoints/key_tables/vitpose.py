@@ -5,48 +5,28 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from anyformer.checkpoints.key_table import (
-    ENCODER,
-    GENERAL,
-    LABELS,
-    ConfigField,
-    Key,
-    KeyTable,
-    each_layer,
-    pair,
-    vectors,
-    weight_and_bias,
-    with_defaults,
-)
-from anyformer.checkpoints.key_tables.vit import cells, patches, vit_layer
+from anyformer.checkpoints.key_table import ENCODER, GENERAL, LABELS, ConfigField, KeyTable, pair, with_defaults
+from anyformer.checkpoints.key_tables.vit import LAYER, body
+from anyformer.checkpoints.names import by_names
 from anyformer.errors import ConfigError
 from anyformer.recipes.vitpose import ViTPoseConfig
 
 INSIDE = "backbone_config"
-_COUNTS = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
 
 
-def normed(ours: str, filter_name: str, norm_name: str) -> list[Key]:
+def normed(ours: str, filter_name: str, norm_name: str) -> dict[str, str]:
     """A convolution without bias and its batch norm."""
-    norm = [Key(f"{ours}.norm.{name}", f"{norm_name}.{name}") for name in _COUNTS]
-    return [Key(f"{ours}.filter.weight", f"{filter_name}.weight"), *norm]
+    return {f"{ours}.filter": filter_name, f"{ours}.norm": norm_name}
 
 
-def keys(config: ViTPoseConfig) -> list[Key]:
-    width, theirs = config.d_model, "backbone.embeddings"
-    names = ("encoder.blocks.{i}", "backbone.encoder.layer.{i}")
-    classic = []
-    if config.decoder == "classic":
-        for i in (1, 2):
-            classic += normed(f"pose.widen.{i - 1}", f"head.deconv{i}", f"head.batchnorm{i}")
-    return [
-        vectors("encoder.inputs.positions.weight", f"{theirs}.position_embeddings", cells(config) + 1, width),
-        *patches(theirs, (width, config.n_channels, *config.patch_size)),
-        *each_layer(config.n_layers, vit_layer(*names, config.qkv_bias, up="mlp.fc1", down="mlp.fc2")),
-        *weight_and_bias("pose.norm", "backbone.layernorm"),
-        *classic,
-        *weight_and_bias("pose.joints", "head.conv"),
-    ]
+_LAYER = {**LAYER, "feedforward.up": "mlp.fc1", "feedforward.down": "mlp.fc2"}
+NAMES = {
+    **body("backbone", _LAYER),
+    **normed("pose.widen.0", "head.deconv1", "head.batchnorm1"),
+    **normed("pose.widen.1", "head.deconv2", "head.batchnorm2"),
+    "pose.norm": "backbone.layernorm",
+    "pose.joints": "head.conv",
+}
 
 
 def adjust(config: dict[str, Any]) -> dict[str, Any]:
@@ -107,7 +87,7 @@ TABLE = KeyTable(
             lambda decoder: decoder == "simple",
         ),
     ),
-    keys=keys,
+    **by_names("vitpose", NAMES),
     ignored_fields=frozenset(
         {INSIDE, "backbone", "backbone_kwargs", "use_pretrained_backbone", "use_timm_backbone"}
         | {

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 import anyformer as af
+from anyformer.heads.cross_entropy import token_loss
 from anyformer.tasks.base import Loss
-from anyformer.tasks.text import token_loss
 from anyformer.tasks.translate import Translate
 
 Batch = dict[str, Tensor]

@@ -404,16 +404,22 @@ def test_one_thread_looks_while_another_writes() -> None:
     assert seen and all(one == sorted(model.points) for one in seen)
 
 
-@pytest.mark.parametrize("name", ["gpt2-tiny", "bert-tiny", "vit-tiny"])
-def test_an_optimized_model_compiles_and_exports(name: str) -> None:
-    """As one graph, with the plain model's numbers."""
+@pytest.mark.parametrize("name", ["gpt2-tiny", "bert-tiny", "vit-tiny", "t5-tiny"])
+def test_an_optimized_model_compiles_and_exports(name: str, tmp_path: Path) -> None:
+    """As one graph, with the plain model's numbers. It can be saved afterwards, and a loaded model exported."""
     model = built(name)
     batch = {"pixel_values": torch.randn(2, 3, 32, 32)} if name == "vit-tiny" else {"input_ids": IDS}
+    batch |= {"decoder_input_ids": IDS} if name == "t5-tiny" else {}
     with torch.no_grad():
         expected = model(**batch)[0]
         model.optimize()
         compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
         torch.testing.assert_close(compiled(**batch)[0], expected, rtol=1e-4, atol=1e-5)
-        exported = torch.export.export(model, (), kwargs={**batch, "return_dict": False}, strict=False)
-        found = exported.module()(**batch, return_dict=False)[0]
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+        for made in (model, None):
+            if made is None:
+                model.save(tmp_path)
+                made = af.load(tmp_path)
+                torch.testing.assert_close(made(**batch)[0], expected, rtol=1e-4, atol=1e-5)
+            exported = torch.export.export(made, (), kwargs={**batch, "return_dict": False}, strict=False)
+            found = exported.module()(**batch, return_dict=False)[0]
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)

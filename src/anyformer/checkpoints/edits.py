@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from anyformer import registry
+from anyformer.core.wrapper import Wrapper
 from anyformer.errors import ConfigError
 from anyformer.model import Model
 
@@ -28,9 +29,15 @@ def check_edits(model: Model) -> None:
             raise _error(path, None if now is None else _kind(now), None if before is None else _kind(before))
         was = vars(before)
         for name, value in vars(now).items():
-            if not FREE.fullmatch(name) and not _equal(value, was.get(name)):
+            if not FREE.fullmatch(name) and not _equal(value, was.get(name)) and not _is_leaked(now, name):
                 raise _error(f"{path.strip()}.{name}".lstrip("."), value, was.get(name))
     _check_tensors(parts, built)
+
+
+def _is_leaked(part: nn.Module, name: str) -> bool:
+    """Whether a wrapper only got the attribute of what it wraps: torch.export writes attributes back by path, and both
+    have one path."""
+    return isinstance(part, Wrapper) and part.inner is not None and name in vars(part.inner)
 
 
 def _error(path: str, now: Any, before: Any) -> ConfigError:
@@ -54,6 +61,7 @@ def _parts(model: Model) -> dict[str, nn.Module]:
 def _kind(part: nn.Module) -> type:
     """A module's class; the one that FSDP makes of it is the same."""
     plain = part.__dict__.get("_plain", (type(part),))[0]  # before anyformer.fast swapped it
+    plain = plain if isinstance(part, plain) else type(part)  # see _is_leaked
     return next(kind for kind in plain.__mro__ if not kind.__module__.startswith("torch.distributed"))
 
 

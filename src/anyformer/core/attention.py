@@ -5,18 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anyformer.config import Settings
 from anyformer.core.attend import attend, attention_weights
 from anyformer.core.cache import Cache
 from anyformer.core.linear import FusedLinear, Linear
-from anyformer.core.masks import NO_MASK, Dense, DocumentMask, Mask, PackedMask, Padding, PositionMask, together
+from anyformer.core.masks import NO_MASK, DocumentMask, Mask, PackedMask, Padding, PositionMask, given_mask, together
 from anyformer.core.norms import NormConfig, make_norm
 from anyformer.core.taps import NO_TAPS
 from anyformer.core.tokens import Tokens
-from anyformer.errors import InputError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,7 +196,7 @@ class Attention(nn.Module):
     def mask_for(self, tokens: Tokens, source: Tokens | None, cache: Cache | None, n_keys: int) -> Mask:
         """The complete mask: the family's own, the padding, documents, and spans with bidirectional attention."""
         if tokens.allowed is not None and not self.crosses:
-            return self._given_mask(tokens.allowed, source, n_keys)
+            return given_mask(tokens.allowed, n_keys, source is None)
         mask, keys = self.config.mask, tokens if source is None else source
         if tokens.packing is not None and keys.packing is not None:
             mask = mask & PackedMask(tokens.packing, keys.packing)
@@ -210,16 +208,6 @@ class Attention(nn.Module):
         elif source is None and tokens.documents is not None and self.has_cache:  # causal
             mask = mask & DocumentMask(tokens.documents, tokens.documents)
         return mask if source is not None or tokens.spans is None else mask | together(tokens.spans, n_keys)
-
-    @staticmethod
-    def _given_mask(allowed: Tensor, source: Tokens | None, n_keys: int) -> Mask:
-        """The caller's mask, whose rows are the queries of this pass."""
-        if source is not None or allowed.shape[3] != n_keys:
-            raise InputError(
-                f"attention_mask has shape {list(allowed.shape)}, but here {n_keys} keys are attended to; give it as"
-                " [batch, tokens]."
-            )
-        return Dense(F.pad(allowed, (0, 0, n_keys - allowed.shape[2], 0)))
 
 
 def with_positions(tokens: Tokens) -> Tensor:

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from anyformer.core.packing import Packing
+from anyformer.errors import InputError
 
 
 class Mask:
@@ -348,3 +349,13 @@ class Dense(Mask):
 
     def allowed(self, q: Tensor, k: Tensor) -> Tensor:
         return self.tensor[:, :, q, k]
+
+
+def given_mask(allowed: Tensor, n_keys: int, own_keys: bool) -> Mask:
+    """The caller's mask [B or 1, 1, T, keys], whose rows are the queries of this pass."""
+    if not own_keys or allowed.shape[3] != n_keys:
+        raise InputError(
+            f"attention_mask has shape {list(allowed.shape)}, but here {n_keys} keys are attended to; give it as"
+            " [batch, tokens]."
+        )
+    return Dense(F.pad(allowed, (0, 0, n_keys - allowed.shape[2], 0)))

@@ -46,19 +46,7 @@ class Tokens(NamedTuple):
 
     def replace(self, x: Tensor) -> Tokens:
         """The same tokens with other vectors."""
-        return Tokens(
-            x,
-            self.mask,
-            self.positions,
-            self.pos_embed,
-            self.grid,
-            self.packing,
-            self.summary,
-            self.spans,
-            self.documents,
-            self.allowed,
-            self.encoding,
-        )
+        return self._replace(x=x)
 
     def with_encoding(self, encoding: Encoding | None) -> Tokens:
         return self._replace(encoding=encoding)

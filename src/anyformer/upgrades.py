@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 # Class of settings -> old name of a field -> today's name.
@@ -132,6 +133,11 @@ def _rebuild_mae(saved: dict[str, Any]) -> None:
             saved[name] = [saved[name]] * 2
 
 
+def _rebuild_pooling(saved: dict[str, Any], otherwise: str) -> None:
+    if "mean_pooling" in saved:
+        saved["pooling"] = "mean" if saved.pop("mean_pooling") else otherwise
+
+
 def _rebuild_trocr(saved: dict[str, Any]) -> None:
     if not saved.pop("learned_positions", True):
         saved["positions"] = "sinusoidal"
@@ -139,11 +145,13 @@ def _rebuild_trocr(saved: dict[str, Any]) -> None:
 
 # Class of settings -> what changes in saved ones besides names.
 REBUILT: Mapping[str, Callable[[dict[str, Any]], None]] = {
+    "BEiTConfig": partial(_rebuild_pooling, otherwise="class"),
     "GPT2Config": _rebuild_gpt2,
     "GPTNeoXConfig": _rebuild_gptneox,
     "LlamaConfig": _rebuild_llama,
     "MAEConfig": _rebuild_mae,
     "TrOCRConfig": _rebuild_trocr,
+    "VideoMAEConfig": partial(_rebuild_pooling, otherwise="first"),
 }
 
 # Old name of a task's column, as data.columns gives it -> today's name.

@@ -118,6 +118,17 @@ def unpair(value: tuple[int, int]) -> int | list[int]:
     return value[0] if value[0] == value[1] else list(value)
 
 
+def mean_pooling(otherwise: str) -> ConfigField:
+    """What is classified, where a file says only whether it is the mean."""
+    return ConfigField(
+        "pooling",
+        "use_mean_pooling",
+        True,
+        lambda mean: "mean" if mean else otherwise,
+        lambda pooling: pooling == "mean",
+    )
+
+
 def first(value: Any) -> Any:
     """Some folders have several ids for the end."""
     return value[0] if isinstance(value, list) else value

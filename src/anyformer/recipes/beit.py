@@ -34,7 +34,7 @@ class BEiTConfig(ImageConfig):
         "each"  # numbers for rows and columns apart: in each block, or one set
     )
     mask_token: bool = False
-    mean_pooling: bool = True  # the patches' mean speaks for the image, not the class token
+    pooling: Literal["class", "mean"] = "mean"  # what is classified: the class token, or the patches
     head: Literal["base", "classify", "words", "segment"] = "classify"
     n_labels: int = 1000
     problem: Problem | None = None
@@ -65,7 +65,7 @@ class BEiTConfig(ImageConfig):
 
     @property
     def has_final_norm(self) -> bool:
-        return not self.mean_pooling
+        return self.pooling != "mean"
 
     def attended_positions(self, causal: bool) -> Positions | list[Positions] | None:
         if self.relative_position_bias == "none":
@@ -77,7 +77,7 @@ class BEiTConfig(ImageConfig):
 
 def _head(config: BEiTConfig) -> Head:
     pooled: dict[str, Any] = {"d_model": config.d_model, "stage": "encoder"}
-    if config.mean_pooling:
+    if config.pooling == "mean":
         pooled |= {"pooling": "mean", "skip": 1, "norm": config.norm_config}
     if config.head == "base":
         return EmbeddingHead("encoder", PoolingConfig(**pooled))
@@ -117,7 +117,7 @@ SIZES = {
     ),
     "beit-b16": _BASE,
     "beit-l16": _LARGE,
-    "beit-b16-pretrain": BEiTConfig(head="words", mask_token=True, relative_position_bias="shared", mean_pooling=False),
+    "beit-b16-pretrain": BEiTConfig(head="words", mask_token=True, relative_position_bias="shared", pooling="class"),
     "beit-b16-segment": _BASE.replace(**_ADE),
     "beit-l16-segment": _LARGE.replace(**_ADE, layers=(6, 10, 14, 22)),
 }

@@ -31,7 +31,7 @@ class VideoMAEConfig(AutoencoderConfig):
     n_frames: int = 16
     tubelet_size: int = 2
     positions: str = "sinusoidal"
-    mean_pooling: bool = True
+    pooling: Literal["first", "mean"] = "mean"
     mask_ratio: float = 0.9
     norm_pix_loss: bool = True
     head: Literal["classify", "pixels", "base"] = "classify"
@@ -42,7 +42,7 @@ class VideoMAEConfig(AutoencoderConfig):
 
     @property
     def has_final_norm(self) -> bool:
-        return not self.mean_pooling
+        return self.pooling != "mean"
 
     @property
     def inputs(self) -> VideoInputConfig:
@@ -67,8 +67,8 @@ def _head(config: VideoMAEConfig) -> Head:
             d_model=config.d_model,
             n_labels=config.n_labels,
             stage="encoder",
-            pooling="mean" if config.mean_pooling else "first",
-            norm=NormConfig() if config.mean_pooling else None,
+            pooling=config.pooling,
+            norm=NormConfig() if config.pooling == "mean" else None,
             problem=config.problem,
         )
     )
@@ -89,7 +89,7 @@ SIZES = {
     "videomae-tiny": VideoMAEConfig(image_size=(32, 32), patch_size=(8, 8), n_labels=10, **_TINY),  # type: ignore[arg-type]
     "videomae-base": VideoMAEConfig(),
     "videomae-large": VideoMAEConfig(n_layers=24, d_model=1024, n_heads=16, d_hidden=4096),
-    "videomae-base-pretraining": VideoMAEConfig(head="pixels", mean_pooling=False),
+    "videomae-base-pretraining": VideoMAEConfig(head="pixels", pooling="first"),
 }
 
 register("videomae", VideoMAEConfig, build, SIZES, xavier_init)

@@ -488,7 +488,9 @@ def spell_device(model: Model) -> str:
 POOLING = {
     "class": "the class token",
     "cls": "the first token",
+    "end": "the end token",
     "first": "the first token",
+    "last": "the last token",
     "max": "the maximum over the tokens",
     "mean": "the mean of the tokens",
 }
@@ -499,8 +501,7 @@ def pooling_of(model: Model) -> str | None:
     settings = model.config.to_json()
     if not str(settings.get("head", "")).startswith("classify"):
         return None
-    means = [settings[name] for name in ("mean_pooling",) if isinstance(settings.get(name), bool)]
-    mode = settings.get("pooling", ("mean" if means[0] else "class") if means else None)
+    mode = settings.get("pooling")
     return None if mode is None else POOLING.get(mode, str(mode))
 
 

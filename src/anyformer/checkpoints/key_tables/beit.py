@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyformer.checkpoints.key_table import ENCODER, LABELS, PICTURES, PROBLEM, ConfigField, KeyTable
+from anyformer.checkpoints.key_table import ENCODER, LABELS, PICTURES, PROBLEM, ConfigField, KeyTable, mean_pooling
 from anyformer.checkpoints.key_tables.vit import LAYER, LAYER_ALIASES, MASK, body, no_key_bias
 from anyformer.checkpoints.key_tables.vitpose import normed
 from anyformer.checkpoints.names import Names, by_names
@@ -126,7 +126,7 @@ TABLE = KeyTable(
         ),
         ConfigField("relative_position_bias", "relative_position_bias", "none"),
         ConfigField("mask_token", "use_mask_token", False),
-        ConfigField("mean_pooling", "use_mean_pooling", True),
+        mean_pooling("class"),
         ConfigField("layers", "out_indices", None, _read_layers, lambda layers: [i + 1 for i in layers]),
         ConfigField("pools", "pool_scales", (1, 2, 3, 6), tuple, list),
         ConfigField("auxiliary", "use_auxiliary_head", True),

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from anyformer.checkpoints.key_table import ENCODER, LABELS, PICTURES, PROBLEM, ConfigField, KeyTable
+from anyformer.checkpoints.key_table import ENCODER, LABELS, PICTURES, PROBLEM, ConfigField, KeyTable, mean_pooling
 from anyformer.checkpoints.key_tables.vit import LAYER, body, inputs, no_key_bias
 from anyformer.checkpoints.names import batch_of_one, by_names, under
 
@@ -50,7 +50,7 @@ TABLE = KeyTable(
         ConfigField("n_frames", "num_frames", 16),
         ConfigField("tubelet_size", "tubelet_size", 2),
         ConfigField("qkv_bias", "qv_bias", True),
-        ConfigField("mean_pooling", "use_mean_pooling", True),
+        mean_pooling("first"),
         ConfigField("norm_pix_loss", "norm_pix_loss", True),
         LABELS,
         PROBLEM,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -89,3 +91,22 @@ def test_a_hook_that_raises_while_generating() -> None:
     handle.remove()
     assert torch.equal(model.generate(ids, max_new_tokens=5, num_beams=2), expected)
     model(ids, labels=ids).loss.backward()
+
+
+def test_loaded_models_are_offloaded_traced_and_transformed(tmp_path: Path) -> None:
+    """Loaded models have faster modules, whose copies of weights tools know nothing of."""
+    accelerate = pytest.importorskip("accelerate")
+    af.build("gpt2-tiny").save(tmp_path)
+    ids = torch.tensor([[5, 6, 7, 8], [9, 10, 11, 12]])
+    model = af.load(tmp_path)
+    with torch.no_grad():
+        expected, written = model(ids).logits, model.generate(ids, max_new_tokens=3)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            traced = torch.jit.trace(model, (ids,), strict=False)
+        torch.testing.assert_close(traced(ids)["logits"], expected)
+        by_row = torch.func.vmap(lambda row: model(row[None]).logits[0])(ids)
+        torch.testing.assert_close(by_row, expected)
+        offloaded = accelerate.cpu_offload(model, execution_device=torch.device("cpu"))
+        torch.testing.assert_close(offloaded(ids).logits, expected)
+        assert torch.equal(offloaded.generate(ids, max_new_tokens=3), written)

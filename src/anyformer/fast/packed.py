@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from anyformer.core.feedforward import FeedForward
+from anyformer.core.host import is_capturing
 from anyformer.core.linear import FusedLinear, Linear
 from anyformer.fast.cpu_gemm import EPILOGUES, PackedWeight
 from anyformer.fast.device import is_hooked
@@ -39,7 +40,7 @@ class PackedLinear(Linear):
             return None
         if x.numel() <= x.shape[-1] and self.weight.numel() <= SMALL:
             return None
-        if torch.compiler.is_compiling() or "parametrizations" in self._modules:
+        if is_capturing(x) or "parametrizations" in self._modules:
             return None
         if self._packed is None or not self._packed.holds(self.weight):
             self.pack(self.packed_rows)

@@ -82,6 +82,8 @@ def optimize_products(model: nn.Module, rows: int | None) -> None:
     """Swap linear layers for those of the device. On a CPU, pack their weights for products of about `rows` rows; None
     packs them at their first use."""
     kind = next(model.parameters()).device.type
+    if kind == "meta":  # offloaded: the weights come for each call, and hooks hold the present forward
+        return
     classes: Classes = {"cpu": ON_CPU, "cuda": ON_GPU}.get(kind, {})
     for module in list(model.modules()):
         if type(module) in LASTING and plain_class(module) in ON_CPU and type(module) not in classes.values():

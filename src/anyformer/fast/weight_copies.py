@@ -76,7 +76,7 @@ _SAMPLES: WeakKeyDictionary[nn.Module, Samples] = WeakKeyDictionary()
 
 def check_copies(model: nn.Module) -> None:
     """Mark all copies of the model as outdated if weights were written to without changing their versions."""
-    if not Copy.made or torch.is_grad_enabled() or torch.compiler.is_compiling():
+    if not Copy.made or torch.is_grad_enabled() or torch.compiler.is_compiling() or torch._C._is_tracing():
         return
     if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
         return

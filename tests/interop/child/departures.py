@@ -55,6 +55,7 @@ TESTS: dict[str, str] = {
     "*: test_tp_*": "several processes, of transformers' own code alone",
     "*: test_pipeline_*": "transformers' pipelines with files from the network",
     "*: test_training_gradient_checkpointing*": "counts the calls of transformers' own layers",
+    "*: test_retain_grad_hidden_states_attentions": "hidden states are copies with zeros at the padding",
     "bert: test_generation_tester_mixin_inheritance": "about classes, of which some are left out here",
     "t5: *_fp16_*": "in float16 transformers keeps some of T5 in float32; here a model has one type",
     "t5: test_generate_without_input_ids": "an encoder with nothing to read is an error here",

@@ -64,7 +64,7 @@ def said_an_even_token(ids: Tensor, scores: object) -> Tensor:
     return ids[:, -1] % 2 == 0
 
 
-BIASES = [[[token], float(token % 5)] for token in range(40, 400)] + [[[token, token + 1], 9.0] for token in range(900)]
+BIASES = [[[token], float(token % 5)] for token in range(40, 100)] + [[[token, token + 1], 9.0] for token in range(150)]
 RULES: list[dict[str, Any]] = [
     {"sequence_bias": BIASES},
     {"sequence_bias": {(7,): 20.0, (7, 8): 5.0, (7, 8, 9): 40.0}},

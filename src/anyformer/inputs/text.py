@@ -163,12 +163,11 @@ class TextInput(Input):
             return x
         name = f"{self.config.prefix}token_type_ids"
         ids = run.tensor(name)
+        if ids is not None:
+            check_ids(ids, self.config.n_types if self.types is not None else self.config.vocab_size, name, run.training)
         if self.types is None:
             return x if ids is None else x + self.words(ids.view(x.shape[:2]))
-        if ids is None:
-            return x + self.types(torch.zeros(1, dtype=torch.long, device=x.device))
-        check_ids(ids, self.config.n_types, name, run.training)
-        return x + self.types(ids)
+        return x + self.types(torch.zeros(1, dtype=torch.long, device=x.device) if ids is None else ids)
 
 
 def check_ids(ids: Tensor, vocab_size: int, name: str, training: bool) -> None:

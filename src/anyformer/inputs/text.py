@@ -164,7 +164,8 @@ class TextInput(Input):
         name = f"{self.config.prefix}token_type_ids"
         ids = run.tensor(name)
         if ids is not None:
-            check_ids(ids, self.config.n_types if self.types is not None else self.config.vocab_size, name, run.training)
+            size = self.config.vocab_size if self.types is None else self.config.n_types
+            check_ids(ids, size, name, run.training)
         if self.types is None:
             return x if ids is None else x + self.words(ids.view(x.shape[:2]))
         return x + self.types(torch.zeros(1, dtype=torch.long, device=x.device) if ids is None else ids)

@@ -284,7 +284,8 @@ def sensible(name: str) -> list[dict[str, Any]]:
     numbers = {"window": ":3", "dilated": ":2,2", "local-2d": ":1", "prefix": ":3"}
     masks = [kind for kind in config.mask_kinds if kind != "local-2d" or config.grid is not None]
     changes += [{"mask": kind + numbers.get(kind, "")} for kind in masks]
-    changes += [{"score": score} for score in ("scaled", "dot", "general", "additive", "cosine")]
+    uncapped = {"score_cap": None} if getattr(config, "score_cap", None) is not None else {}  # Gemma 2's, of one score
+    changes += [{"score": score, **uncapped} for score in ("scaled", "dot", "general", "additive", "cosine")]
     changes += [{"norm": norm} for norm in ("layer", "rms")]
     changes += [{"activation": activation} for activation in ("gelu", "gelu_tanh", "relu", "silu")]
     orders = [order for order in ("pre", "post", "sandwich") if order != "post" or not config.parallel]

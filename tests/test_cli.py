@@ -447,3 +447,18 @@ def test_words_beside_pictures(tmp_path: Path) -> None:
     assert console.split_inputs("ask-image", [here, texts[1]], {}) == ([here], {"question": texts[1]})
     assert console.split_inputs("ask-image", [here, "nowhere.jpg"], {}) == ([here, "nowhere.jpg"], {})
     assert console.split_inputs("match", texts, {}) == (texts, {})
+
+
+def test_a_model_in_the_place_of_a_task(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    model = pretrained.PretrainedModel("moods", "classify-text", "", 1)
+    monkeypatch.setattr(pretrained, "models", lambda: [model])
+    assert run("run", "moods", "good") == 2
+    assert "anyformer run classify-text --model moods" in capsys.readouterr().err
+
+
+def test_a_sentence_without_quotes_is_noticed(asked: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("run", "translate", "--model", "m", "A", "man", "walks.") == 0
+    assert "3 inputs of one word each; put quotes around a text" in capsys.readouterr().err
+    assert run("run", "translate", "--model", "m", "A man walks.", "He sits.") == 0
+    assert run("run", "translate", "--model", "m", "cat", "dog", "cow") == 0
+    assert "put quotes" not in capsys.readouterr().err

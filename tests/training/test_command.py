@@ -320,7 +320,7 @@ def test_every_setting_is_printed(table: Path, capsys: pytest.CaptureFixture[str
         (["--set", "train.steps=many"], "train.steps is 'many'"),
         (["--set", "train.steps"], "--set KEY=VALUE"),
         (["--recipe", "bert-tinny"], 'Did you mean "bert-tiny"?'),
-        (["--recipe", "mlp-mixer-tiny"], "mlp"),
+        (["--recipe", "vit-tiny"], "vit-tiny"),
         (["--data", "nowhere.tsv"], "nowhere.tsv"),
         (["--config", "nowhere.yaml"], "nowhere.yaml"),
         (["--out", "reviews.tsv"], "reviews.tsv is a file"),

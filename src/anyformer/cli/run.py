@@ -208,11 +208,24 @@ def read_inputs(given: Sequence[str], name: str, columns: str) -> list[tuple[str
         raise InputError("--columns needs a table as INPUT (.tsv, .csv, .jsonl or .parquet).")
     if kind.takes_pairs() and has_tables(checked) and not all(isinstance(content, Path) for _, content in checked):
         raise InputError(f"{name} cannot mix tables and other inputs; remove the other inputs.")
+    if kind.reads == "texts" and not kind.takes_pairs() and is_one_text_unquoted(given):
+        print(
+            f"anyformer: {len(given)} inputs of one word each; put quotes around a text with spaces.",
+            file=sys.stderr,
+            flush=True,
+        )
     files = [item for item, content in checked if isinstance(content, str)]
     if files:
         more = f" and {len(files) - 5} more" if len(files) > 5 else ""
         print(f"anyformer: read as file, not as text: {', '.join(files[:5])}{more}", file=sys.stderr, flush=True)
     return checked
+
+
+def is_one_text_unquoted(given: Sequence[str]) -> bool:
+    """Whether arguments look like the words of one sentence: three or more, and one ends like a sentence or begins with
+    a capital."""
+    words = [item for item in given if item and not any(letter.isspace() for letter in item)]
+    return 3 <= len(given) == len(words) and (given[0][:1].isupper() or given[-1][-1:] in ".!?")
 
 
 def has_tables(checked: Sequence[tuple[str, str | Path | None]]) -> bool:

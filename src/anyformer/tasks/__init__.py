@@ -89,6 +89,11 @@ def find(name: str, folder: Folder = None) -> type[Task]:
         module = pretrained.plugin_of(folder, f"task {name}")
         if folder is not None and module is not None:
             raise FolderError(plugins.missing(Path(folder), module, f'the task "{name}"'))
+        model = pretrained.find(name)
+        if model is not None:
+            raise ConfigError(
+                f'"{name}" is a model, not a task; its task is {model.task}: anyformer run {model.task} --model {name}'
+            )
         raise ConfigError(f'There is no task "{name}".{nearest(name, TASKS)} There are: {", ".join(TASKS)}.')
     if name in OWN:
         return OWN[name]

@@ -159,7 +159,12 @@ def _change(settings: Settings, changes: Mapping[str, Any], prefix: str) -> Sett
             direct[name] = _read(settings, name, value, f"{prefix}.{name}")
     for name, some in inner.items():
         direct[name] = _change(getattr(settings, name), some, f"{prefix}.{name}")
-    return settings.replace(**direct) if direct else settings
+    try:
+        return settings.replace(**direct) if direct else settings
+    except ConfigError as error:  # says it by the class; the user knows the key
+        raise ConfigError(
+            re.sub(rf"^{type(settings).__name__}: (?=\w+ (is|are)\b)", f"{prefix}.", str(error))
+        ) from None
 
 
 def _read(settings: Settings, name: str, value: Any, key: str) -> Any:

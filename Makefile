@@ -34,7 +34,7 @@ lectures: $(READY)
 	$(BIN)/python -m lectures --all --page out/lectures
 
 interop: $(READY) $(VENV)/.interop
-	$(BIN)/python -m pytest -n 2 tests/interop tests/integrations
+	$(BIN)/python -m pytest -n 2 -m "slow or not slow" tests/interop tests/integrations
 
 $(VENV)/.interop: $(READY)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[all,dev,interop]'

@@ -60,6 +60,7 @@ def train(folder: Path, resume: str | None = None, uneven: bool = False, **optio
     return trainer
 
 
+@pytest.mark.slow
 def test_trainer_trains_saves_and_resumes(tmp_path: Path) -> None:
     trainer = train(tmp_path)
     losses = [row["loss"] for row in trainer.state.log_history if "loss" in row]
@@ -73,6 +74,7 @@ def test_trainer_trains_saves_and_resumes(tmp_path: Path) -> None:
     assert table.weight is head.weight
 
 
+@pytest.mark.slow
 def test_trainer_accumulates_as_one_batch(tmp_path: Path) -> None:
     """Two batches of two rows of uneven length train as one of four: the loss is divided by the labels of all."""
     off = {"max_steps": 2, "save_strategy": "no", "optim": "sgd", "learning_rate": 0.1, "uneven": True}
@@ -225,6 +227,7 @@ def test_gradients_of_each_row(name: str) -> None:
                 torch.testing.assert_close(found[path][row], p.grad, atol=1e-5, rtol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bert-tiny", "gpt2-tiny", "vit-tiny", "mamba-tiny"])
 def test_compiled_as_one_graph(name: str) -> None:
     torch._dynamo.reset()

@@ -90,7 +90,7 @@ def _block(config: DETRConfig, n_heads: int, d_hidden: int, cross: bool, order: 
     return transformer_block(attention, feedforward, d_context=memory, order=order, dropout=config.dropout)
 
 
-def _pictures(config: DETRConfig) -> list[Stage]:
+def _image_stages(config: DETRConfig) -> list[Stage]:
     """The stages up to and with the encoder."""
     places: Positions = Sinusoidal2D(config.d_model)
     if config.positions == "learned":
@@ -130,7 +130,7 @@ def _decoder(config: DETRConfig) -> Stage:
 
 
 def build(config: DETRConfig) -> Model:
-    stages = [*_pictures(config), _decoder(config)]
+    stages = [*_image_stages(config), _decoder(config)]
     names = ("class_cost", "box_cost", "giou_cost", "box_weight", "giou_weight", "no_object_weight")
     loss = SetCriterionConfig(**{name: getattr(config, name) for name in names})
     head: Head = EmbeddingHead("decoder")

@@ -66,7 +66,7 @@ def _stack(config: KeypointDecoderConfig, n_layers: int, cross: bool) -> Stack:
     return Stack(blocks, None if cross else make_norm(NormConfig(), config.d_model))
 
 
-def _pictures(config: KeypointDecoderConfig) -> Input:
+def _images(config: KeypointDecoderConfig) -> Input:
     if config.backbone is not None:
         net = config.backbone.replace(n_channels=config.n_channels)
         return BackboneInput(net, config.d_model, Sinusoidal2D(config.d_model))
@@ -81,7 +81,7 @@ def _queries(config: KeypointDecoderConfig) -> Input:
 
 def build(config: KeypointDecoderConfig) -> Model:
     stages = [
-        Stage("encoder", _pictures(config), _stack(config, config.n_layers, cross=False)),
+        Stage("encoder", _images(config), _stack(config, config.n_layers, cross=False)),
         Stage("decoder", _queries(config), _stack(config, config.n_decoder_layers, cross=True), attends="encoder"),
     ]
     report = pair_report(config.n_layers, config.n_decoder_layers)

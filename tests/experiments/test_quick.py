@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SCRIPTS = sorted((ROOT / "experiments").glob("[0-9][0-9]_*.py"))
 # Those whose --quick takes more than a few seconds: they read real data or load real weights.
-SLOW = {"09_text", "10_pictures", "11_decoding", "12_limits", "14_heads"}
+SLOW = {"09_text", "10_pictures", "11_decoding", "12_limits", "14_heads", "15_ancestors"}
 
 
 def load(script: Path) -> ModuleType:

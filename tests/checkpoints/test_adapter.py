@@ -100,6 +100,7 @@ def test_our_own(name: str, form: str, tmp_path: Path) -> None:
     add_lora(model, 4, 8.0, ["*.blocks.*"], fresh_heads(model))
     for _, _, adapter in lora_layers(model):
         torch.nn.init.normal_(adapter.b, std=0.05)
+    model.eval()
     save_adapter(model, tmp_path / "adapter", "../base")
     batch = {"input_ids": torch.randint(5, 200, (2, 7))}
     with torch.no_grad():

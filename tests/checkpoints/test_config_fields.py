@@ -118,6 +118,10 @@ MORE: list[tuple[str, str, Any]] = [
 ]
 
 
+# transformers' eager attention, the only one of these, gives NaN in double for a query whose window is all padding.
+SINGLE_ONLY = ("Gemma2",)
+
+
 def another(value: Any) -> Any:
     if isinstance(value, bool):
         return not value
@@ -168,8 +172,10 @@ def test_field(architecture: str, field: str, value: Any, tmp_path: Path) -> Non
     """Parity, or an error with the field's name in it."""
     changes = {field: value, **BESIDE.get((family_of(architecture), field), {})}
     try:
-        oracle = make_oracle(architecture, **changes).double()  # a sharper eye than float32
-        case = in_double(fit_batch(make_case(architecture), oracle.config, field))
+        oracle = make_oracle(architecture, **changes)
+        case = fit_batch(make_case(architecture), oracle.config, field)
+        if family_of(architecture) not in SINGLE_ONLY:  # a sharper eye than float32
+            oracle, case = oracle.double(), in_double(case)
         with torch.no_grad():
             oracle(**case.batch)
             theirs = oracle(**case.batch, return_dict=True)
@@ -185,6 +191,7 @@ def test_field(architecture: str, field: str, value: Any, tmp_path: Path) -> Non
         assert isinstance(model(**case.batch), tuple) == (field == "return_dict")
         # transformers' RMS norms and rotations stay in single precision
         tolerance = 5e-6 if family_of(architecture) in decoders.SINGLE else 1e-6
+        tolerance = 2e-5 if family_of(architecture) in SINGLE_ONLY else tolerance
         tolerance = oracles_enc.TOLERANCES.get(family_of(architecture), tolerance)
         compare(model(**case.batch, return_dict=True), theirs, case, tolerance=tolerance)
 

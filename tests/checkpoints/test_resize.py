@@ -44,8 +44,12 @@ def test_what_cannot_be() -> None:
         resize_images(af.build("gpt2-tiny"), 64)
     with pytest.raises(af.ConfigError, match=r"mae .*patch_size"):
         resize_images(af.build("mae-tiny"), patch_size=4)
-    with pytest.raises(af.ConfigError, match="square"):
-        resize_images(af.build("mae-tiny"), (32, 64))
+
+
+def test_an_autoencoder_of_wide_images() -> None:
+    model = resize_images(af.build("mae-tiny"), (32, 64))
+    out = model(pixel_values=torch.randn(2, 3, 32, 64))
+    assert out.logits.shape == (2, 4 * 8, 3 * 8 * 8) and bool(out.logits.isfinite().all())
 
 
 @pytest.mark.parametrize("positions", ["learned", "learned-2d", "sinusoidal", "sinusoidal-2d", "none"])

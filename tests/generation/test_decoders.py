@@ -78,6 +78,8 @@ def test_left_padded_ids_are_those_of_transformers(name: str, models: Models) ->
     """GPT-1's class numbers the slots, whatever the mask says; all others count real tokens."""
     if name == "dynamic":
         pytest.skip("its rotation depends on the longest row")
+    if name == "Gemma2ForCausalLM":
+        pytest.skip("transformers' eager attention gives NaN in double for a query whose window is all padding")
     theirs, ours = models[name]
     ids = prompts()
     mask = left_mask(ids)

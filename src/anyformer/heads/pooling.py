@@ -142,11 +142,11 @@ class Pooler(Linear):
         d_out = config.d_out if config.d_out is not None else config.d_model
         super().__init__(config.d_model, d_out, config.bias)
         self.activation = config.activation
-        self.norm = make_norm(config.norm, d_out) if config.norm is not None else None
+        self.last_norm = make_norm(config.norm, d_out) if config.norm is not None else None
 
     def forward(self, first: Tensor) -> Tensor:  # type: ignore[override]
         x = ACTIVATIONS[self.activation](super().forward(first))
-        return x if self.norm is None else self.norm(x)
+        return x if self.last_norm is None else self.last_norm(x)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,7 +28,7 @@ NAMES = {
     "words.words": "decoder",
     "words.bias": "decoder.bias",
     "classify.pool": "head.dense",
-    "classify.pool.norm": "head.norm",
+    "classify.pool.last_norm": "head.norm",
     "classify.classes": "classifier",
 }
 _BASES = {FULL: 160_000.0, SLIDING: 10_000.0}

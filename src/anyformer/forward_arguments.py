@@ -116,6 +116,14 @@ ORDERS = {
         "pixel_values decoder_input_ids decoder_attention_mask encoder_outputs past_key_values decoder_inputs_embeds"
         " labels use_cache"
     ),
+    "whisper": ENCODER_DECODER,
+    **dict.fromkeys(("bart/classify", "t5/classify"), ENCODER_DECODER.replace("past_key_values ", "")),
+    "gpt2/classify": GPT2.replace(" encoder_hidden_states! encoder_attention_mask", ""),
+    "gpt1/base": "input_ids attention_mask token_type_ids position_ids inputs_embeds output_attentions",
+    "mamba/base": "input_ids inputs_embeds cache_params use_cache output_hidden_states return_dict attention_mask",
+    "modernbert": "input_ids attention_mask position_ids! inputs_embeds labels",
+    "dinov2": "pixel_values labels attention_mask",
+    "dinov2/base": "pixel_values bool_masked_pos! attention_mask",
     "whisper/classify": "input_features encoder_outputs! labels",
     "detr": "pixel_values pixel_mask decoder_attention_mask encoder_outputs! inputs_embeds",
     **dict.fromkeys(("vit/base", "deit/base", "beit/base", "videomae/base", "videomae/pixels"), MASKED_IMAGE),

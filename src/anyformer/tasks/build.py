@@ -84,7 +84,10 @@ def with_vocabulary(config: Settings, tokenizer: Tokenizer) -> Settings:
     """The same settings for a tokenizer's words: the size of the tables, and which ids pad, start and end."""
     pad = tokenizer.pad_id
     start = pad if pad is not None else tokenizer.end_id
-    ids = {"vocab_size": len(tokenizer), "padding": pad, "decoder_start": start, "end": tokenizer.end_id}
+    end = tokenizer.end_id
+    if getattr(config, "pooling", None) == "end" and tokenizer.encode("")[-1:] == [tokenizer.separator_id]:
+        end = tokenizer.separator_id  # a class is read where a text ends, in BERT's form at [SEP]
+    ids = {"vocab_size": len(tokenizer), "padding": pad, "decoder_start": start, "end": end}
     changes: dict[str, Any] = {name: value for name, value in ids.items() if name in config.field_names()}
     changes = {name: value for name, value in changes.items() if value is not None or name == "padding"}
     if "target_vocab_size" in config.field_names():

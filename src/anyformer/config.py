@@ -32,6 +32,7 @@ NUMBERS = (
     (r"scale|layer_scale|attention_factor|beta_(fast|slow)|factor", Range(0, 1e6)),
     (r"log_scale", Range(-30, 30)),
     (r"(.*_)?(weight|cost)|coverage|entropy|reward", Range(0, 1e6)),
+    (r"(score|logit)_cap|(short|long)_factors", Range(above=0, most=1e6)),
     (r"theta", Range(above=0, most=1e12)),
     (r"(low|high)_freq_factor|(.*_)?sigma", Range(above=0, most=1e6)),
     (r"partial_rotary_factor", Range(above=0, most=1)),

@@ -22,7 +22,6 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
     },
     "AutoencoderConfig": {"normalise_pixels": "norm_pix_loss"},
     "BEiTConfig": {
-        "average": "mean_pooling",
         "d_helper": "d_auxiliary",
         "gain": "layer_scale",
         "helper": "auxiliary",
@@ -134,8 +133,9 @@ def _rebuild_mae(saved: dict[str, Any]) -> None:
 
 
 def _rebuild_pooling(saved: dict[str, Any], otherwise: str) -> None:
-    if "mean_pooling" in saved:
-        saved["pooling"] = "mean" if saved.pop("mean_pooling") else otherwise
+    for name in ("mean_pooling", "average"):
+        if name in saved:
+            saved["pooling"] = "mean" if saved.pop(name) else otherwise
 
 
 def _rebuild_trocr(saved: dict[str, Any]) -> None:

@@ -22,6 +22,8 @@ NEW, PAD, START = 12, 3, 4
 SPEAKERS = (
     *("gpt1-tiny", "gpt2-tiny", "gpt3-tiny", "gptneox-tiny", "llama-tiny", "mistral-tiny", "qwen2-tiny", "qwen3-tiny"),
     *(
+        "gemma-tiny",
+        "gemma2-tiny",
         "gemma3-tiny",
         "dalle-tiny",
         "image-transformer-tiny",

@@ -177,7 +177,7 @@ def test_inputs_go_by_several_names(family: str) -> None:
     assert model.generate(batch[main], **rest, max_new_tokens=NEW).tolist() == expected
     assert model.generate(inputs=batch[main], **rest, max_new_tokens=NEW).tolist() == expected
     with pytest.raises(af.InputError, match=f"{main} once"):
-        model.generate(batch[main], inputs=batch[main])
+        model.generate(batch[main], **{main: batch[main]})
     if family in PAIRS:
         with torch.no_grad():
             encoded = theirs.get_encoder()(**batch)

@@ -267,8 +267,8 @@ def test_columns(tmp_path: Path) -> None:
 
 
 def test_recipes_and_folders_that_do_not_fit(trained: Any, tmp_path: Path) -> None:
-    with pytest.raises(af.ConfigError, match=r'"gpt2-tiny" .*bert-base'):
-        begin("classify-text", "gpt2-tiny", ROWS)
+    with pytest.raises(af.ConfigError, match=r'"vit-tiny" .*bert-base'):
+        begin("classify-text", "vit-tiny", ROWS)
     with pytest.raises(af.ConfigError, match=r'"bert-bse".*"bert-base"'):
         begin("classify-text", "bert-bse", ROWS)
     trained.save(tmp_path / "x")

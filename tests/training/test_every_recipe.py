@@ -22,10 +22,10 @@ from tests.training.test_every_task import CASES
 COMMAND = typer.main.get_command(app)  # parsed once: that takes longer than a refusal
 
 # Families by what they read and give.
-DECODERS = "gemma3 gpt1 gpt2 gpt3 gptneox llama mistral qwen2 qwen3".split()
+DECODERS = "gemma gemma2 gemma3 gpt1 gpt2 gpt3 gptneox llama mistral qwen2 qwen3".split()
 ANCESTORS = "bilstm mamba mlp-mixer textcnn".split()  # other layers than attention, on one text
 LANGUAGE_MODELS = [*DECODERS, *ANCESTORS, "transformer-xl"]
-ENCODERS = "bert distilbert electra mpnet roberta roformer".split()
+ENCODERS = "bert distilbert electra modernbert mpnet roberta roformer".split()
 TEXT_MODELS = [*ENCODERS, *DECODERS, *ANCESTORS, "bart", "t5", "transformer"]
 ENCODER_DECODERS = "bahdanau bart bytenet convs2s encoder-decoder luong sutskever t5 transformer".split()
 # Image in, text out. GIT and TrOCR's decoder also continue a text without an image.
@@ -42,7 +42,7 @@ PAIRS: dict[str, list[str]] = {
     "electra": ["electra-joint"],
     "ask-image": ["metalm"],
     "match": ["clip"],
-    "classify-image": ["beit", "deit", "hybrid", "perceiver", "resnet", "vit"],
+    "classify-image": ["beit", "deit", "dinov2", "hybrid", "perceiver", "resnet", "vit"],
     "complete-image": ["dalle", "image-transformer", "imagegpt"],
     "reconstruct": ["mae"],
     "detect": ["detr"],

@@ -61,6 +61,7 @@ def generate_many(
     beside = [name for name in options if name in input_names(model)]
     if beside:
         raise InputError(f'{beside[0]} goes with each prompt of generate_many: {{"input_ids": […], …}}.')
+    decoding_stage(model)  # it generates tokens
     given = resolve(model, options)
     for name, unused in UNSUPPORTED.items():
         if given.get(name) not in (None, unused):

@@ -32,8 +32,7 @@ class TrOCRConfig(DecoderConfig):
     dropout: float = 0.1
     padding: int | None = 1
 
-    uses: ClassVar[tuple[HeadName, ...]] = ("language", "base")
-    reads_text = False  # it writes what it sees
+    uses: ClassVar[tuple[HeadName, ...]] = ("language",)
     takes_position_ids = False
 
     @property

@@ -244,11 +244,14 @@ class Embed(TextTask[str, Tensor]):
 
     @classmethod
     def fits(cls, config: Settings) -> bool:
-        return build.has_head("base")(config)
+        """One tower: no settings of a second one."""
+        towers = [name for name in config.field_names() if isinstance(getattr(config, name), Settings)]
+        return build.has_head("base")(config) and not towers
 
     @classmethod
     def shape(cls, config: Settings, labels: Sequence[str], options: EmbedOptions) -> Settings:
-        return config.replace(head="base")
+        """Without a head; of an encoder-decoder the encoder alone."""
+        return config.replace(head="encoder" if build.has_head("encoder")(config) else "base")
 
     def inferred(self) -> dict[str, str]:
         highest = self.settings.max_score

@@ -159,7 +159,8 @@ class Model(LibraryMethods):
         """The fields that this model can give if it is asked for them."""
         losses = {"loss"} if LOSS_INPUTS & set(self.names) else set()
         caches = {"past_key_values", self.report.cache} if "past_key_values" in self.names else set()
-        return {*losses, *caches, *self.report.hidden, *self.report.features, *self.report.attentions}
+        others = {name for head in self.heads.values() for name in head.may_give}
+        return {*losses, *caches, *others, *self.report.hidden, *self.report.features, *self.report.attentions}
 
     def _n_labels(self, labels: Any) -> Tensor:
         """How many labels the loss is the mean of."""

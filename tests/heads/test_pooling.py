@@ -20,6 +20,9 @@ EXPECTED = {
     "mean": torch.stack([X[0, :2].mean(0), X[1, 2:].mean(0), X[2].mean(0)]),
     "max": torch.stack([X[0, :2].amax(0), X[1, 2:].amax(0), X[2].amax(0)]),
     "pair": X[:, :2].mean(1),
+    "first_mean": torch.stack(
+        [torch.cat([X[0, 0], X[0, 1]]), torch.cat([X[1, 2], X[1, 3:].mean(0)]), torch.cat([X[2, 0], X[2, 1:].mean(0)])]
+    ),
 }
 
 

@@ -20,6 +20,7 @@ class Head(nn.Module):
     """
 
     names: tuple[str, ...] = ()
+    may_give: tuple[str, ...] = ()  # fields of the output that depend on settings or inputs, besides the loss of labels
     score_field: str | None = None
     n_first: int | None = None
 

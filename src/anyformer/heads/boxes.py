@@ -28,6 +28,7 @@ class BoxHead(Head):
     """
 
     names = ("labels",)
+    may_give = ("loss_dict", "auxiliary_outputs", "intermediate_hidden_states")
     score_field = "logits"
 
     def __init__(

@@ -21,6 +21,8 @@ class PixelHead(Head):
     see, of pixels or of pixels normalized by patch. There is no loss if it saw all patches.
     """
 
+    may_give = ("loss",)  # of patches that were hidden
+
     def __init__(
         self, d_model: int, size: tuple[int, ...], n_channels: int, normalize: bool, stage: str, source: str
     ) -> None:

@@ -110,9 +110,12 @@ class AttentionPool(nn.Module):
 
 
 def first_and_mean(tokens: Tokens) -> Tensor:
-    """First token beside the mean of the others [B, 2d]."""
-    x = tokens.pad().x
-    return torch.cat([x[:, 0], x[:, 1:].mean(dim=1)], dim=-1)
+    """First real token beside the mean of the other real ones [B, 2d]."""
+    first, padded = first_token(tokens), tokens.pad()
+    if padded.mask is None:
+        return torch.cat([first, padded.x[:, 1:].mean(dim=1)], dim=-1)
+    others = (padded.mask.sum(dim=1, keepdim=True) - 1).clamp(min=1)
+    return torch.cat([first, (zero_padding(padded).sum(dim=1) - first) / others], dim=-1)
 
 
 PoolingMethod = Literal["first", "first_mean", "last", "mean", "max", "pair", "attention", "end"]

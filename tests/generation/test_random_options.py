@@ -61,6 +61,8 @@ def combination(seed: int) -> tuple[str, int, dict[str, Any]]:
         rules += [{"epsilon_cutoff": dice.uniform(0.001, 0.1)}, {"eta_cutoff": dice.uniform(0.001, 0.3)}]
     for rule in dice.sample(rules, dice.randint(1, 6)):
         options |= rule
+    if "exponential_decay_length_penalty" in options:  # makes the numbers that stand for removed ones infinite
+        options.pop("remove_invalid_values", None)
     free = sorted({*TOKENS} - {*options.get("suppress_tokens", ())})  # transformers refuses to force what it forbids
     options |= dice.choice(
         ({}, {}, {"forced_bos_token_id": dice.choice(free)}, {"forced_eos_token_id": dice.choice(free)})

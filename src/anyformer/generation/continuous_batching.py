@@ -58,10 +58,10 @@ def generate_many(
     """
     if rows < 1:
         raise InputError(f"rows is {rows}; it must be 1 or more.")
-    beside = [name for name in options if name in input_names(model)]
+    inputs = input_names(model)  # an error if the model does not generate tokens
+    beside = [name for name in options if name in inputs]
     if beside:
         raise InputError(f'{beside[0]} goes with each prompt of generate_many: {{"input_ids": […], …}}.')
-    decoding_stage(model)  # it generates tokens
     given = resolve(model, options)
     for name, unused in UNSUPPORTED.items():
         if given.get(name) not in (None, unused):

@@ -81,8 +81,11 @@ def encoder(model: Model) -> Model:
     """The encoder as a ViT that classifies the mean of its patches: what is fine-tuned after pre-training, its places
     still the fixed ones. Blocks are left out as in the paper's fine-tuning (table 9)."""
     old: MAEConfig = model.config  # type: ignore[assignment]
-    same = {name: getattr(old, name) for name in ViTConfig.field_names() if name in MAEConfig.field_names()}
-    del same["head"]
+    same = {
+        name: getattr(old, name)
+        for name in ViTConfig.field_names()
+        if name in MAEConfig.field_names() and name != "head"
+    }
     config = ViTConfig(**{**same, "pooling": "mean", "drop_path": 0.1})
     single = registry.build_config(registry.family("vit"), config)
     ours = {name: value for name, value in model.state_dict().items() if name.startswith("encoder.")}
